@@ -197,8 +197,8 @@ class Table(Generic[E]):
                           f"{', '.join(sorted(accepted)) or 'no number'}{hint}. Fix: remove it.")
 
   def numbers(self, choice: "Choice", *, strict: bool = True):
-    """Returns the hyperparameters of the chosen method, with its defaults for the ones that were
-    not given.
+    """Returns the hyperparameters of the chosen method, with its defaults for hyperparameters that
+    were not given.
 
     Args:
       strict: False ignores hyperparameters that only other methods of the table read, so that one

@@ -45,7 +45,7 @@ class PromptBatch:
 
 @struct.dataclass
 class Sampling:
-  """Numbers of the sampling rule. They are traced, so changing one does not recompile.
+  """Parameters of the sampling rule. They are traced, so changing one does not recompile.
 
   top_k, top_p and min_p are applied in this order to the distribution at `temperature`, and the
   kept tokens are renormalised (ops/vocabulary.py). The defaults keep all tokens. They have the
@@ -172,8 +172,8 @@ class AdvantageInputs:
       given.
     entropy: [B, L] f32, nats, of the anchor's distribution that the token was sampled from; None
       where not given.
-    columns: [B, L] arrays by name, the ones that the advantage reads (training/columns.py); None
-      where it asks for none.
+    columns: [B, L] arrays by name, which the advantage reads (training/columns.py); None where it
+      asks for none.
     reward_parts: [B, K] f32, the parts whose sum is the row's reward; not read where keep is False.
       None where not given.
   """
@@ -472,28 +472,32 @@ class Task(Protocol):
   has_demonstrations: bool
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
-    """Training problems of batch `index`: the contiguous share of process `shard` of `shards`."""
+    """Returns training problems of batch `index`: the contiguous share of process `shard` of
+    `shards`.
+    """
 
   def heldout(self, size: int) -> list[Problem]:
-    """The first `size` held-out problems, the same for every seed; -1: all, if they are counted."""
+    """Returns the first `size` held-out problems, the same for every seed; -1: all, if they are
+    counted.
+    """
 
   def render(self, problem: Problem) -> list[int]:
-    """Token ids of the prompt."""
+    """Returns token ids of the prompt."""
 
   def reward(self, problem: Problem, completion: str) -> Reward:
-    """The verdict on one completion, given as text."""
+    """Returns the verdict on one completion, given as text."""
 
   def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
-    """The verdicts on problems[i] and completions[i], in order."""
+    """Returns the verdicts on problems[i] and completions[i], in order."""
 
   def longest_prompt(self) -> int:
-    """Tokens of the longest prompt."""
+    """Returns tokens of the longest prompt."""
 
   def longest_demonstration(self) -> int:
-    """Tokens of the longest demonstration."""
+    """Returns tokens of the longest demonstration."""
 
   def demonstration(self, problem: Problem) -> list[int]:
-    """Completion ids of the demonstrated answer, the end of sequence included."""
+    """Returns completion ids of the demonstrated answer, the end of sequence included."""
 
   def demonstration_mask(self, problem: Problem) -> list[bool]:
-    """True on the ids of `demonstration` that the policy writes."""
+    """Returns True on the ids of `demonstration` that the policy writes."""

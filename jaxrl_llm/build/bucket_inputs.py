@@ -27,7 +27,7 @@ def copied(cfg: Config) -> Config:
 
 
 def _copied(entry, key: str):
-  """A part of a config, with local paths in place of addresses."""
+  """Returns a part of a config, with local paths in place of addresses."""
   if isinstance(entry, dict):
     return {name: _copied(inner, f"{key}.{name}") for name, inner in entry.items()}
   if isinstance(entry, (list, tuple)):

@@ -40,7 +40,7 @@ class Rows:
   @staticmethod
   def of_task(cfg: RolloutConfig, task: Task, environment: Environment | None,
          group_size: int | None = None) -> "Rows":
-    """The rows of a run's task; `group_size` None: as the config says."""
+    """Returns the rows of a run's task; `group_size` None: as the config says."""
     return Rows(cfg, cfg.group_size if group_size is None else group_size, task.stop_ids,
                 task.tokenizer.pad_token_id, environment)
 
@@ -76,7 +76,7 @@ def make_prepare(cfg: RolloutConfig, model: Model, mesh: Mesh, rollout_mesh: Mes
 
 
 def on_own(prepare: PrepareFn, mesh: Mesh) -> PrepareFn:
-  """`prepare`, whose copy is then the one on this process's devices.
+  """Returns `prepare` with its copy restricted to this process's devices.
 
   All processes make the copy together. After that each samples without the others.
   """
@@ -115,8 +115,8 @@ def sampler_on(sampling: Mesh, mesh: Mesh, model: Model, rows: Rows) -> SampleFn
 
 
 def _sampler(model: Model, rows: Rows, mesh: Mesh) -> SampleFn:
-  """One compiled program, or the engine's host loop with rollout.slots, which tools and stop
-  strings need.
+  """Returns one compiled program, or the engine's host loop with rollout.slots, which tools and
+  stop strings need.
   """
   r, environment = rows.cfg, rows.environment
   if not r.slots:
@@ -158,7 +158,7 @@ def in_flight_sampler(sampling: Mesh, mesh: Mesh, model: Model, rows: Rows) -> I
 
 
 def _engine_parts(rows: Rows) -> dict[str, Any]:
-  """Sizes of the engine and settings of turns, by the names of `engine.run`."""
+  """Returns sizes of the engine and settings of turns, by the names of `engine.run`."""
   r, group = rows.cfg, rows.group_size
   # A group of one row has no prefix to share, so it may run on several devices.
   slots = -(-r.slots // processes.count())
@@ -201,7 +201,7 @@ def _engine_metrics(cfg: RolloutConfig, stats: engine.Stats) -> dict[str, float]
 
 
 def _program(model: Model, rows: Rows, mesh: Mesh) -> Callable[..., Rollout]:
-  """One compiled program that samples each prompt's rows, from prepared parameters."""
+  """Returns one compiled program that samples each prompt's rows, from prepared parameters."""
   r = rows.cfg
   cfg = SamplerConfig(rows.group_size, r.max_new_tokens, r.window, rows.stop_ids, rows.pad_id,
                       min_new_tokens=r.min_new_tokens)

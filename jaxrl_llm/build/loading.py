@@ -13,7 +13,7 @@ from jaxrl_llm.types import Params
 
 def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Config | None = None,
              devices=None, plugins: str = "") -> tuple[Built, Params]:
-  """(built, parameters) of a run's checkpoint. The caller closes the sampler.
+  """Returns (built, parameters) of a run's checkpoint. The caller closes the sampler.
 
   Args:
     override: its task, evaluation sets, mesh, and lengths of prompts and completions replace the
@@ -39,8 +39,8 @@ def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Con
 
 
 def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Built, Params]:
-  """(built, parameters) of a Hugging Face directory, in its own dtype, for the task of `cfg`. The
-  caller closes the sampler.
+  """Returns (built, parameters) of a Hugging Face directory, in its own dtype, for the task of
+  `cfg`. The caller closes the sampler.
 
   Raises:
     ConfigError: the task does not fit the model.

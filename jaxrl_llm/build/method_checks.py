@@ -106,7 +106,7 @@ def _check_aggregation(cfg: AggregationConfig) -> None:
 
 
 def _bound(function, cfg):
-  """The function with `cfg` after its four arrays; `cfg` is static."""
+  """Returns the function with `cfg` after its four arrays; `cfg` is static."""
   def call(log_probs, anchor_log_probs, signal, mask, **weights):
     return function(log_probs, anchor_log_probs, signal, mask, cfg, **weights)
 

@@ -30,7 +30,7 @@ from jaxrl_llm.types import Params, Task
 
 def read_config(workdir: str | Path, devices=None,
                 plugins: str = "") -> tuple[Config, list[jax.Device]]:
-  """(resolved config, devices) to inspect a run with; arguments of `setup.build`.
+  """Returns (resolved config, devices) to inspect a run with; arguments of `setup.build`.
 
   Overlap, rollout devices, the server, quantization and shared_prefix are off, so that a run can be
   read on one device without optional libraries.
@@ -78,8 +78,8 @@ def build_learner(workdir: str | Path, devices=None,
 
 
 def choose(workdir: str | Path, which: str | int = "latest") -> int:
-  """The iteration of a run's parameters: of the newest checkpoint, of the best evaluation, or the
-  named one.
+  """Returns the iteration of a run's parameters: of the newest checkpoint, of the best evaluation,
+  or the named one.
 
   Raises:
     ConfigError: it does not exist; the message lists those there are.
@@ -107,7 +107,7 @@ def choose(workdir: str | Path, which: str | int = "latest") -> int:
 
 
 def _folder(workdir: Path, iteration: int) -> Path:
-  """The folder of a checkpoint, or else of the best parameters."""
+  """Returns the folder of a checkpoint, or else of the best parameters."""
   if iteration in checkpoints.iterations(workdir):
     return workdir / "checkpoints" / str(iteration) / "default"
   return workdir / BEST / str(iteration)
@@ -115,7 +115,8 @@ def _folder(workdir: Path, iteration: int) -> Path:
 
 def restore_start(cfg: Config, learner: Learner, workdir: str | Path,
                   which: str | int = "latest") -> tuple[int, Start]:
-  """(iteration, trained and frozen parameters) of a checkpoint, laid out for the learner's mesh.
+  """Returns (iteration, trained and frozen parameters) of a checkpoint, laid out for the learner's
+  mesh.
 
   No optimizer state is read.
 
@@ -137,7 +138,9 @@ def restore_start(cfg: Config, learner: Learner, workdir: str | Path,
 
 def restore_trained(cfg: Config, learner: Learner, workdir: str | Path,
                     which: str | int = "latest") -> tuple[int, Params]:
-  """(iteration, parameters that the model reads) of a checkpoint; raises as `restore_start`."""
+  """Returns (iteration, parameters that the model reads) of a checkpoint; raises as
+  `restore_start`.
+  """
   iteration, start = restore_start(cfg, learner, workdir, which)
   return iteration, learner.merged(start)
 

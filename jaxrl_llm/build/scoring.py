@@ -103,7 +103,7 @@ class Scoring:
 
 def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...],
                  teachers: Teachers | None = None) -> Scoring:
-  """The passes that a resolved config needs; `stop_ids` are the task's.
+  """Returns the passes that a resolved config needs; `stop_ids` are the task's.
 
   Without a teacher, where a column reads one, its network is the policy's: for plans.
   """
@@ -141,7 +141,9 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
 
 def _column_pass(entry: ColumnEntry, parts: ColumnParts, teachers: list[Model],
                  compiled: Callable[..., ColumnFn]) -> ColumnFn:
-  """The compiled pass of a column; where several teachers' parameters are read, one of each."""
+  """Returns the compiled pass of a column; where several teachers' parameters are read, one of
+  each.
+  """
   passes = tuple(compiled(entry.function(parts._replace(teacher=teacher)))
                  for teacher in (teachers if TEACHER in entry.reads else teachers[:1]))
   if len(passes) == 1:
@@ -150,8 +152,8 @@ def _column_pass(entry: ColumnEntry, parts: ColumnParts, teachers: list[Model],
 
 
 def _by_row(passes: tuple[ColumnFn, ...], place: int, *arguments, **packed) -> jax.Array:
-  """The column of rows with different teachers: each teacher scores the batch, one after the other,
-  and a row keeps what its own found.
+  """Returns the column of rows with different teachers: each teacher scores the batch, one after
+  the other, and a row keeps what its own found.
 
   Args:
     place: of the `ByRow` among the arguments.
@@ -170,7 +172,8 @@ def _by_row(passes: tuple[ColumnFn, ...], place: int, *arguments, **packed) -> j
 @jax.jit
 def _with_teacher(teacher_index: jax.Array, index: int, values: jax.Array,
                   fallback: jax.Array) -> jax.Array:
-  """`values` in the rows of the teacher of this index, `fallback` elsewhere; both [B, L]."""
+  """Returns `values` in the rows of the teacher of this index, `fallback` elsewhere; both [B, L].
+  """
   return jnp.where((teacher_index == index)[:, None], values, fallback)
 
 
@@ -191,8 +194,8 @@ def abstract_scores(scoring: Scoring, params, rollout: Rollout, **options) -> Sc
 
 
 def make_meter(rollout: RolloutConfig, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:
-  """The meter's pass over `rollout.meter_rows` rows, rounded up to divide over the devices; None if
-  that is 0.
+  """Returns the meter's pass over `rollout.meter_rows` rows, rounded up to divide over the devices;
+  None if that is 0.
   """
   if not rollout.meter_rows:
     return None

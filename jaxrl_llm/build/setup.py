@@ -41,7 +41,7 @@ class Built(NamedTuple):
 
 
 def build(cfg: Config, devices=None, *, training: bool = True) -> Built:
-  """Everything that a run needs, for a resolved config. The caller closes the sampler.
+  """Returns everything that a run needs, for a resolved config. The caller closes the sampler.
 
   Args:
     devices: of the run; None: all there are.

@@ -83,7 +83,7 @@ def fetch(name: str | None, path: Path) -> bool:
 
 @contextlib.contextmanager
 def reserved(name: str | None) -> Iterator[None]:
-  """While inside, other runs of this machine that want the same start wait, and then copy it.
+  """Makes other runs of this machine that want the same start wait, and then copy it.
 
   A process that ends in any way releases it. Without file locks in the folder, each run trains.
 

@@ -46,7 +46,7 @@ PARTIAL, LORA = when(".train", "lora", "selected"), when(".train", "lora")
 
 @dataclasses.dataclass(frozen=True, init=False)
 class ShapingConfig(Choice):
-  """Changes to the verified reward, over whole groups."""
+  """Changes to the verified reward, over complete groups."""
 
   name: str = option("none", "reward rule: shorter is better (grpo_lambda), or 1 and -1 (signed)")
   overlong_buffer: int = option(0, "tokens before the length limit over which a penalty grows; 0: "
@@ -163,7 +163,7 @@ class EvaluationConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-  """Checkpoints of the whole run."""
+  """Checkpoints of the full run."""
 
   every: int = option(10, "iterations between checkpoints", low=1)
   keep: int = option(2, "checkpoints kept; at least 2, so that a torn newest one has a predecessor",

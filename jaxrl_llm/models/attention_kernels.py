@@ -53,7 +53,7 @@ def _splash_kernel(heads: int, length: int, block: int, interpret: bool):
 
 
 def cudnn(queries, keys, values, segments):
-  """On an NVIDIA GPU, in bf16. Each row is one segment from its first column on."""
+  """Attention on an NVIDIA GPU, in bf16. Each row is one segment from its first column on."""
   length = jnp.sum(segments > 0, 1, dtype=jnp.int32)
   by_column = [_by_column(x) for x in (_all_heads(queries), keys, values)]
   outputs = jax.nn.dot_product_attention(
@@ -63,7 +63,7 @@ def cudnn(queries, keys, values, segments):
 
 
 def triton(queries, keys, values, segments, interpret: bool = False):
-  """On a GPU. Keys and values are repeated for the heads that share them.
+  """Attention on a GPU. Keys and values are repeated for the heads that share them.
 
   Args:
     interpret: as in `splash`.
@@ -82,12 +82,12 @@ def triton(queries, keys, values, segments, interpret: bool = False):
 
 
 def _all_heads(queries):
-  """[R, K, G, S, d] -> [R, H, S, d]."""
+  """Converts [R, K, G, S, d] to [R, H, S, d]."""
   return queries.reshape(queries.shape[0], -1, *queries.shape[3:])
 
 
 def _by_column(x):
-  """[R, H, S, d] -> [R, S, H, d], and back."""
+  """Converts [R, H, S, d] to [R, S, H, d], and back."""
   return x.swapaxes(1, 2)
 
 

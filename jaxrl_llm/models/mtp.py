@@ -33,12 +33,14 @@ class MtpModule(nnx.Module):
 
   def join(self, hidden: Float[Array, "R S D"], following: Float[Array, "R S D"],
            constrain) -> Float[Array, "R S D"]:
-    """The block's input, from the trunk's states and the embeddings of the following tokens."""
+    """Returns the block's input, from the trunk's states and the embeddings of the following
+    tokens.
+    """
     features = jnp.concatenate([self.state_norm(hidden), self.token_norm(following)], -1)
     return constrain(multiply(features, self.projection, constrain),
                      ("rows", "length", "embed_activation"))
 
 
 def without(params: dict) -> dict:
-  """The parameters that sampling reads: all but the module's."""
+  """Returns the parameters that sampling reads: all but the module's."""
   return {name: x for name, x in params.items() if name != NAME}

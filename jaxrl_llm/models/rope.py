@@ -10,7 +10,7 @@ from jaxrl_llm.fields import ConfigError
 
 
 def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Array, " half"]:
-  """Radians per position of each pair of components, f32.
+  """Returns radians per position of each pair of components, f32.
 
     f_i = base^(-2i / size)
     linear:  f_i / factor
@@ -51,7 +51,7 @@ def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Arr
 
 
 def _yarn_range(size: int, base: float, scaling: RopeScalingConfig) -> tuple[float, float]:
-  """The pairs between which YaRN goes over from keeping frequencies to stretching them."""
+  """Returns the pairs between which YaRN goes over from keeping frequencies to stretching them."""
   def pair(turns: float) -> float:
     wavelength = scaling.original_length / (turns * 2 * math.pi)
     return size * math.log(wavelength) / (2 * math.log(base))
@@ -74,7 +74,8 @@ def attention_factor(scaling: RopeScalingConfig) -> float:
 
 def rotate(x: Float[Array, "R S H d"], positions: Int[Array, "R S"],
            frequency: Float[Array, " half"], factor: float = 1.0) -> Float[Array, "R S H d"]:
-  """x with pair i rotated by position * frequency[i] and multiplied by `factor`, in the dtype of x.
+  """Returns x with pair i rotated by position * frequency[i] and multiplied by `factor`, in the
+  dtype of x.
 
   Pair i is (x_i, x_{i + d/2}), as in Hugging Face's models.
   """

@@ -180,7 +180,7 @@ def fed_tokens(length: Int[Array, " B"], width: int,
 
 
 def _padded(tokens, length, completion, banned, ahead: int = 1) -> _Fed:
-  """Each row as it is, with the padding after its end."""
+  """Returns each row as it is, with the padding after its end."""
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)
   columns = _predicting_columns(tokens.shape[1], completion, ahead)

@@ -242,7 +242,7 @@ def kl_terms(log_probs, ref_log_probs, behavior_log_probs, mask,
 
 
 def value_terms(values, old_values, returns, mask, cfg: CriticConfig) -> Float[Array, "B L"]:
-  """max((V - R)^2, (clip(V, V_old +- clip) - R)^2) / 2, 0 where mask is False.
+  """Returns max((V - R)^2, (clip(V, V_old +- clip) - R)^2) / 2, 0 where mask is False.
 
   Source: the clipped value loss of OpenAI baselines' PPO2.
   """

@@ -92,7 +92,7 @@ class Kept:
     return self.compiled[kind](*args, **dynamic)
 
   def trace(self, *args, **named) -> jax.stages.Traced:
-    """The program for arguments that may be abstract, as `jax.jit` traces it."""
+    """Returns the program for arguments that may be abstract, as `jax.jit` traces it."""
     return self.program.trace(*args, **named)
 
   def _applies(self, leaves) -> bool:
@@ -103,7 +103,7 @@ class Kept:
             and not jax.config.jax_disable_jit and not jax.config.jax_debug_nans)
 
   def _get(self, kind: tuple, args, named) -> Callable:
-    """The compiled program from the folder, or one that is compiled now and put there."""
+    """Returns the compiled program from the folder, or one that is compiled now and put there."""
     arguments = f"{kind[0]} {kind[1]} {canonical(kind[2])}"
     link = _path(f"{sources()} {environment()} {self.identity} {arguments}", LINK)
     if ADDRESS.search(arguments):
@@ -174,7 +174,7 @@ def _kind(leaf) -> tuple:
 
 @functools.cache
 def sources() -> str:
-  """Digest of this package's files."""
+  """Returns the digest of this package's files."""
   code = hashlib.sha256()
   for file in sorted(PACKAGE.rglob("*.py")):
     code.update(f"{file.relative_to(PACKAGE)} ".encode() + file.read_bytes())
@@ -194,7 +194,7 @@ def environment() -> str:
 
 
 def _instructions() -> str:
-  """The instructions of the processor: a program for others would end this process."""
+  """Returns the instructions of the processor: a program for others would end this process."""
   try:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
   except OSError:  # not Linux
@@ -214,7 +214,9 @@ def _link_target(link: Path) -> Path | None:
 
 
 def _read(path: Path | None) -> Callable | None:
-  """The program of a file; None if there is none, or none that can be read, which is removed."""
+  """Returns the program of a file; None if there is none, or none that can be read, which is
+  removed.
+  """
   try:
     content = b"" if path is None else path.read_bytes()
   except OSError:

@@ -194,7 +194,9 @@ def slice_count(devices) -> int:
 
 
 def _slice(device) -> int:
-  """The slice of a TPU. GPUs number their machines in the same place, whose network is not slow."""
+  """Returns the slice of a TPU. GPUs number their machines in the same place, whose network is not
+  slow.
+  """
   return getattr(device, "slice_index", 0) if device.platform == "tpu" else 0
 
 

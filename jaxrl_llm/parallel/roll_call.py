@@ -65,7 +65,7 @@ class RollCall:
         peer.say(FAILED if self._index else ENDED, f"{self._me} ended: {failure}")
 
   def _server(self, port: int, family: int) -> socket.socket:
-    """A socket at the roll call's port."""
+    """Returns a socket at the roll call's port."""
     try:
       return socket.create_server(("", port), family=family, backlog=self._count)
     except OSError as error:

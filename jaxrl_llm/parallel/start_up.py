@@ -111,7 +111,7 @@ def _end_process(index: int, line: str) -> None:
 
 def _place_of_flags(coordinator: str | None, processes: int | None,
                     process: int | None) -> Place | None:
-  """The place that flags name; None without any."""
+  """Returns the place that flags name; None without any."""
   if processes == 1:
     return Place("", 1, 0)
   flags = {"--coordinator": coordinator, "--processes": processes, "--process": process}
@@ -133,7 +133,7 @@ def _place_of_flags(coordinator: str | None, processes: int | None,
 
 
 def _launched(wait: float) -> Place | None:
-  """The place that an engine gave this process; None if none launched it."""
+  """Returns the place that an engine gave this process; None if none launched it."""
   try:
     place = Place(*jax_private.launched_place(os.environ.get("JAX_COORDINATOR_ADDRESS"), int(wait)))
   except (KeyError, ValueError, IndexError) as error:
@@ -154,6 +154,6 @@ def _launched(wait: float) -> Place | None:
 
 
 def _roll_call_address(coordinator: str) -> str:
-  """The address of the roll call: a port next to the coordinator's, which JAX uses."""
+  """Returns the address of the roll call: a port next to the coordinator's, which JAX uses."""
   host, port = coordinator.rsplit(":", 1)
   return f"{host}:{int(port) + (1 if int(port) < 65535 else -1)}"

@@ -188,7 +188,7 @@ def _out_of_memory(program: Program, arguments, message: str, seconds: float) ->
 
 def _work(program: Program, text: str, operations: flops.Flops,
           target: Target) -> tuple[Work, list[Work], tuple[str, ...]]:
-  """(outside loops of unknown trips, one trip of each of them, loops counted once)."""
+  """Returns (outside loops of unknown trips, one trip of each of them, loops counted once)."""
   module = hlo.parse(text)
   visits, loops, nested = module.visits()
   places = [_Place() for _ in range(loops + 1)]

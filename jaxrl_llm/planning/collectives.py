@@ -50,7 +50,7 @@ class Moved:
 
 def visit_collectives(module: hlo.Module, visit: hlo.Visit, devices: int,
                       slices: int = 1) -> list[tuple[str, Moved]]:
-  """Collectives of one visited instruction, as (kind, moved); mostly none.
+  """Returns collectives of one visited instruction, as (kind, moved); mostly none.
 
   An asynchronous pair counts at its end, where the output is. A fusion counts what is inside; one
   that keeps a slice of an all-reduce is a reduce-scatter.
@@ -112,7 +112,7 @@ def _fused(module: hlo.Module, fusion: hlo.Instruction, of: tuple[int, int]):
 
 
 def _transfer(kind: str, size: int, instruction: hlo.Instruction, of: tuple[int, int]) -> Moved:
-  """A collective with an output of `size` bytes, of `of` = (devices, slices)."""
+  """Returns a collective with an output of `size` bytes, of `of` = (devices, slices)."""
   devices, slices = of
   members = group(instruction, devices)
   wire = _per_byte(kind, len(members)) * size
@@ -129,14 +129,14 @@ def _transfer(kind: str, size: int, instruction: hlo.Instruction, of: tuple[int,
 
 
 def _per_byte(kind: str, count: int) -> float:
-  """Bytes that a device sends for each byte of its output, in a ring of `count`."""
+  """Returns bytes that a device sends for each byte of its output, in a ring of `count`."""
   part = (count - 1) / count
   return {"all-reduce": 2 * part, "reduce-scatter": count - 1.0, "all-gather": part,
           "all-to-all": part}.get(kind, 1.0)
 
 
 def group(instruction: hlo.Instruction, devices: int) -> list[int]:
-  """The first group of a collective; all devices where the text does not say."""
+  """Returns the first group of a collective; all devices where the text does not say."""
   text = instruction.attributes
   if match := _IOTA.search(text):
     return _numbers(match[3]).reshape(int(match[1]), int(match[2]))[0].tolist()
@@ -151,7 +151,9 @@ def group(instruction: hlo.Instruction, devices: int) -> list[int]:
 
 
 def _numbers(text: str) -> np.ndarray:
-  """The numbers of an order such as [2,4]T(1,0): counted by rows, and read with axes exchanged."""
+  """Returns the numbers of an order such as [2,4]T(1,0): counted by rows, and read with axes
+  exchanged.
+  """
   match = _ORDER.match(text)
   if match is None:
     raise ValueError(f"no order of devices: {text}")

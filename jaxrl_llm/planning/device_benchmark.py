@@ -139,7 +139,7 @@ def train(model: Model, length: int, sizes: Sizes, chip: Chip | None, rows: int)
 
 
 def _batch(config: ModelConfig, rows: int, length: int) -> TrainBatch:
-  """Random rows without padding; advantages are 1 and -1 in turn."""
+  """Returns random rows without padding; advantages are 1 and -1 in turn."""
   random, prompt = np.random.default_rng(0), length // _PROMPT_SHARE
   mask = np.broadcast_to(np.arange(length) >= prompt, (rows, length))
   unit, number = np.ones((rows, length), np.float32), np.arange(rows, dtype=np.int32)
@@ -213,7 +213,9 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
 
 def _filled_cache(config: ModelConfig, rows: int, columns: int, num_live: int,
                   key) -> kv_cache.KVCache:
-  """A cache with random keys and values, equal for all rows, in the first `num_live` columns."""
+  """Returns a cache with random keys and values, equal for all rows, in the first `num_live`
+  columns.
+  """
   empty = kv_cache.empty(config, rows, columns)
 
   def noise(x):

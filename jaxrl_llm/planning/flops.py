@@ -45,7 +45,8 @@ class Flops:
   loops: tuple[dict[str, float], ...] = ()
 
   def total(self, trips: tuple[int, ...] = ()) -> dict[str, float]:
-    """Operations by kind if loop k makes trips[k] trips, and one where that is not given."""
+    """Returns operations by kind if loop k makes trips[k] trips, and one where that is not given.
+    """
     operations = collections.defaultdict(float, self.once)
     for loop, times in zip(self.loops, [*trips, *[1] * len(self.loops)], strict=False):
       for kind, count in loop.items():
@@ -113,7 +114,7 @@ class _Counter:
       into[KERNEL if kernel and kind in PRODUCTS else kind] += times * operations
 
   def _branch(self, branches, times: float, kernel: bool) -> dict[str, float]:
-    """Operations of the branch that counts; loops inside count one trip."""
+    """Returns operations of the branch that counts; loops inside count one trip."""
     candidates = []
     for branch in branches:
       inner = _Counter(self.head)
@@ -154,13 +155,13 @@ def _size(by_kind: dict[str, float]) -> float:
 
 
 def _open(jaxpr: Any):
-  """The jaxpr itself, closed or not."""
+  """Returns the jaxpr itself, closed or not."""
   return getattr(jaxpr, "jaxpr", jaxpr)
 
 
 def _inner_jaxprs(name: str, params: dict):
-  """Jaxprs that an equation runs once. A function with a custom derivative has several parameters,
-  of which only the plain function runs here.
+  """Yields jaxprs that an equation runs once. A function with a custom derivative has several
+  parameters, of which only the plain function runs here.
   """
   if name in ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"):
     yield _open(params.get("call_jaxpr", params.get("fun_jaxpr")))

@@ -199,7 +199,8 @@ def trips(module: Module, computation: Computation, loop: Instruction) -> int | 
 
 
 def _loop_condition(module, computation, instruction, arguments):
-  """(index of the counter, bound or its index, 1 if the bound is reached) of a condition, or None.
+  """Returns (index of the counter, bound or its index, 1 if the bound is reached) of a condition,
+  or None.
 
   Args:
     arguments: the arguments that a called computation's parameters get.
@@ -223,7 +224,7 @@ def _loop_condition(module, computation, instruction, arguments):
 
 
 def _value(computation: Computation, name: str, arguments=()):
-  """An int for a constant, (index,) for an entry of the loop's state, else None."""
+  """Returns an int for a constant, (index,) for an entry of the loop's state, else None."""
   instruction = computation.by_name.get(name)
   while instruction is not None and instruction.opcode in _THROUGH:
     instruction = computation.by_name.get(instruction.operands[0])
@@ -239,7 +240,7 @@ def _value(computation: Computation, name: str, arguments=()):
 
 
 def _start(computation: Computation, loop: Instruction, index) -> int | None:
-  """The value with which an entry of the loop's state begins, if it is a constant."""
+  """Returns the value with which an entry of the loop's state begins, if it is a constant."""
   index = index[0] if isinstance(index, tuple) else index
   state = computation.by_name.get(loop.operands[0])
   if state is None or state.opcode != "tuple":
@@ -262,7 +263,7 @@ def _step(module: Module, loop: Instruction, index: int) -> int:
 
 
 def inner(module: Module, instruction: Instruction) -> Iterator[tuple[Instruction, Computation]]:
-  """All instructions of the computations that a fusion or an asynchronous start names."""
+  """Yields all instructions of the computations that a fusion or an asynchronous start names."""
   for name in instruction.called:
     computation = module.computations.get(name)
     for nested in computation.by_name.values() if computation else ():

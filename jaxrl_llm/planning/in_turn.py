@@ -32,7 +32,7 @@ class InTurn:
 
 
 def visit_seconds(module: hlo.Module, visit: hlo.Visit, traffic: Traffic, chip: Chip) -> InTurn:
-  """Seconds of one visited instruction; none of a kernel, see `kernel_seconds`.
+  """Returns seconds of one visited instruction; none of a kernel, see `kernel_seconds`.
 
   Args:
     traffic: traffic of the visit.
@@ -44,7 +44,7 @@ def visit_seconds(module: hlo.Module, visit: hlo.Visit, traffic: Traffic, chip: 
 
 
 def kernel_seconds(operations: float, traffic: Traffic, chip: Chip) -> InTurn:
-  """Seconds of a program's kernels, as one instruction.
+  """Returns seconds of a program's kernels, as one instruction.
 
   Args:
     operations: of one device.

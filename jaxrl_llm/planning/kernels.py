@@ -52,7 +52,7 @@ def attention(eqn) -> Cost | None:
 
 
 def _name(eqn) -> str:
-  """The kernel's name, or the primitive's."""
+  """Returns the kernel's name, or the primitive's."""
   if eqn.primitive.name != "pallas_call":
     return eqn.primitive.name
   name_or_info = eqn.params.get("name_and_src_info", eqn.params.get("name"))

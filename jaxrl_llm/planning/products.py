@@ -46,7 +46,8 @@ def _operations(instruction: hlo.Instruction, computation: hlo.Computation) -> f
 
 
 def _dot(instruction: hlo.Instruction, computation: hlo.Computation) -> float:
-  """Of a dot, or of a call of a GPU's library that names its contracted axes."""
+  """Returns the product of a dot, or of a call of a GPU's library that names its contracted axes.
+  """
   match = _CONTRACTED.search(instruction.attributes)
   if match is None:
     return 0.0
@@ -76,7 +77,9 @@ _WINDOW_DEFAULTS = (("stride", 1), ("pad", 0), ("lhs_dilate", 1), ("rhs_dilate",
 
 
 def _window(attributes: str) -> dict[str, list[int]]:
-  """The numbers of a window by their name, for each axis; of the padding, that before the first."""
+  """Returns the numbers of a window by their name, for each axis; of the padding, only the part
+  before the first entry.
+  """
   match = _WINDOW.search(attributes)
   entries = (entry.split("=") for entry in match[1].split()) if match else ()
   return {name: [int(number.split("_")[0]) for number in numbers.split("x")]

@@ -58,7 +58,7 @@ def _step(planned: Planned, mean_length: float) -> Program:
 
 
 def _scoring(planned: Planned, mean_length: float) -> list[Program]:
-  """The anchor's pass and those of columns, where the config needs them."""
+  """Returns the anchor's pass and those of columns, where the config needs them."""
   scoring, scorers = planned.learner.scoring, []
   work = (planned.learner.model.config, planned.sizes, planned.sizes.rows)
   if planned.scores.anchor_log_probs is not None or scoring.reads_stats:
@@ -107,8 +107,8 @@ def _packed(planned: Planned, rows: int,
 
 
 def _start_bytes(planned: Planned) -> int:
-  """Bytes of the starting parameters, where they are the KL reference, and of older copies that
-  sample.
+  """Returns bytes of the starting parameters, where they are the KL reference, and of older copies
+  that sample.
   """
   reference = planned.learner.scoring.reads(REFERENCE)
   return (reference + planned.learner.updates.staleness) * bytes_of(planned.state.params)

@@ -201,7 +201,7 @@ def _number(x: float) -> str:
 
 
 def _table(rows: list[list[str]]) -> str:
-  """Rows with aligned columns; the first is the header, the first column is on the left."""
+  """Returns rows with aligned columns; the first is the header, the first column is on the left."""
   widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
   lines = []
   for row in rows:

@@ -161,7 +161,7 @@ def _gpus(kind: str, shape: tuple[int, ...]) -> tuple:
 
 
 def _gpu_config(kind: str) -> str:
-  """The compiler's description of a GPU of compute capability 9.0."""
+  """Returns the compiler's description of a GPU of compute capability 9.0."""
   cores, memory, bandwidth = _GPUS[kind]
   facts = {
       "threads_per_block_limit": 1024, "threads_per_warp": 32, "shared_memory_per_block": 49_152,

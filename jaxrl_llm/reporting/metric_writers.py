@@ -153,7 +153,7 @@ class Tensorboard(MetricWriter):
 
 @dataclasses.dataclass(frozen=True)
 class Online:
-  """Numbers of writers that keep runs in projects."""
+  """Hyperparameters of writers that keep runs in projects."""
 
   project: str = option("jaxrl_llm", "project of the run")
   group: str = option("", "group of the run, for example of its seeds; empty: none")

@@ -94,7 +94,7 @@ def read_rollouts(path: str) -> list[dict[str, Any]]:
 
 
 def _with_arrays(row: dict[str, Any], path: str, number: int) -> dict[str, Any]:
-  """A row of an earlier version, with arrays in place of its lists."""
+  """Returns a row of an earlier version, with arrays in place of its lists."""
   try:
     return row | {name: np.asarray(row[name], dtype)
                   for name, dtype in token_columns.LISTS.items() if row.get(name) is not None}

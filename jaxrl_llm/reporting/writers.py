@@ -186,7 +186,7 @@ def _is_object(line: bytes) -> bool:
 
 
 def _line(iteration: int, names: Iterable[str], numbers: np.ndarray) -> str:
-  """The line of an iteration's metrics, by name and value."""
+  """Returns the line of an iteration's metrics, by name and value."""
   return _dumps({"iteration": int(iteration)} | dict(zip(names, plain(numbers), strict=True)))
 
 

@@ -167,7 +167,7 @@ def _record_chunk(table: RolloutTable, pending_turns: Turns | None, row: np.ndar
 
 
 def _assemble(table: RolloutTable, rows: np.ndarray) -> Rollout:
-  """The rollout of these rows, on the host."""
+  """Returns the rollout of these rows, on the host."""
   turn_fields = {}
   if table.max_turns:
     turn_fields = {"turn_id": table.turn_id[rows], "void": table.void[rows]}

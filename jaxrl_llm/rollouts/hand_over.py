@@ -104,7 +104,7 @@ class HandOver:
             Part("block", block, (params["blocks"], 0), self.model.config.num_layers)]
 
   def _number(self, layer: int):
-    """The number of a layer, on the devices that the copy is made on."""
+    """Returns the number of a layer, on the devices that the copy is made on."""
     sharding = None if self.layout is None else parallel.replicated(self.mesh)
     return jax.device_put(np.int32(layer), sharding)
 

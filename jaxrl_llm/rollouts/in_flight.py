@@ -45,7 +45,7 @@ class Unfinished(NamedTuple):
 
 
 def not_begun(row_id: np.ndarray, size: int) -> Unfinished:
-  """Rows without any token, of at most `size` completion tokens."""
+  """Returns rows without any token, of at most `size` completion tokens."""
   rows, zeros = len(row_id), np.zeros(len(row_id), np.int32)
   per_token = np.zeros((rows, size), np.int32)
   return Unfinished(

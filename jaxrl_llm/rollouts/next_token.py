@@ -56,8 +56,8 @@ def sample_token(hidden, head, noise: tuple[Array, Array], sampling: Sampling,
     sampling: traced.
     forbidden: tokens of probability 0; the others are renormalised before the rules of `sampling`
       apply. None allows every token.
-    rules: those that may be on. The others are left out of the program, and their values are not
-      read: a sort of the vocabulary takes a compiler longer than everything else in a step.
+    rules: the rules that may be on. The others are left out of the program, and their values are
+      not read: a sort of the vocabulary takes a compiler longer than everything else in a step.
 
   Returns:
     (token [B] int32, its log-probability [B] f32 in nats, which is 0 at temperature 0).

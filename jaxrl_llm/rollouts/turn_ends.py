@@ -117,7 +117,7 @@ class TurnEnvironment:
     return None if stop_index is None else stop_index + 1
 
   def _back(self, ids: Sequence[int], start: int) -> int:
-    """Index to decode from again, so that a marker split across `start` is still found.
+    """Returns the index to decode from again, so that a marker split across `start` is still found.
 
     Some ids have no text, so it may take more ids than the marker has characters.
     """

@@ -67,7 +67,7 @@ def sample_batch(source: RolloutSource, params: Params, step: jax.Array,
 
 
 def group_kinds(verdicts: Verdicts, group_size: int) -> np.ndarray:
-  """The kind of each group, by the rewards of its kept rows.
+  """Returns the kind of each group, by the rewards of its kept rows.
 
   MIXED: they differ. ALL_RIGHT, ALL_WRONG: they are equal. UNSCORED: fewer than two rows are kept.
   """
@@ -108,7 +108,7 @@ def _dealt(local_groups: RolloutBatch, counts: list[list[int]], groups: int,
 
 
 def _take(batch: RolloutBatch, groups: np.ndarray, group_size: int) -> RolloutBatch:
-  """The given groups of a batch, on the host only."""
+  """Returns the given groups of a batch, on the host only."""
   rows = (groups[:, None] * group_size + np.arange(group_size)).reshape(-1)
   return dataclasses.replace(
       batch,
@@ -120,7 +120,7 @@ def _take(batch: RolloutBatch, groups: np.ndarray, group_size: int) -> RolloutBa
 
 
 def _join(batches: list[RolloutBatch]) -> RolloutBatch:
-  """The groups of several batches, on the host only."""
+  """Returns the groups of several batches, on the host only."""
   return dataclasses.replace(
       batches[-1],
       problems=[problem for batch in batches for problem in batch.problems],
@@ -130,7 +130,7 @@ def _join(batches: list[RolloutBatch]) -> RolloutBatch:
 
 
 def dried_up(max_draws: int, prompts: int, tally: np.ndarray) -> DriedUpError:
-  """The error after `max_draws` batches; `tally` counts their groups by kind."""
+  """Returns the error after `max_draws` batches; `tally` counts their groups by kind."""
   total = tally.sum()
   percent = 100 * tally / max(1, total)
   return DriedUpError(

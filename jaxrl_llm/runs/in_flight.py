@@ -21,7 +21,7 @@ from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout
 
 def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int,
              begun: Unfinished) -> Dispatched:
-  """Samples the groups in `begun` further, and the groups of the task's batch at `cursor`.
+  """Continues the groups in `begun`, and samples the groups of the task's batch at `cursor`.
 
   Args:
     params: of the sampling policy, from `sampler.prepare`.
@@ -47,7 +47,7 @@ def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int
 
 def _prompts(source: RolloutSource, cursor: int,
              begun: Unfinished) -> tuple[list[Problem], PromptBatch]:
-  """(problems, prompts) of the groups in `begun` and of the task's batch at `cursor`.
+  """Returns (problems, prompts) of the groups in `begun` and of the task's batch at `cursor`.
 
   A group's row ids say which problem of which batch is its own.
   """
@@ -63,7 +63,7 @@ def _prompts(source: RolloutSource, cursor: int,
 
 
 def row_ids(cursor: int, rows: int) -> np.ndarray:
-  """Row ids of the task's batch at `cursor`, as in `rollout_batch.next_prompts`."""
+  """Returns row ids of the task's batch at `cursor`, as in `rollout_batch.next_prompts`."""
   return cursor * rows + np.arange(rows, dtype=np.int32)
 
 

@@ -111,7 +111,7 @@ class RunRecords(Records):
     self.ended = False
 
   def iterations(self, done: int) -> tqdm:
-    """The iterations after `done`, with a progress bar."""
+    """Yields the iterations after `done`, with a progress bar."""
     schedule = self._schedule
     self._phases, self._outputs.signals.patient = Phases(), True
     self._bar = progress(range(done + 1, schedule.iterations + 1), schedule.title, initial=done,
@@ -206,7 +206,7 @@ class RunRecords(Records):
     return any(processes.exchange("terminated", signals.terminated))
 
   def _evaluated(self, run: RunState, iteration: int) -> Evaluated:
-    """The greedy evaluation and the sampled one of each set."""
+    """Returns the greedy evaluation and the sampled one of each set."""
     sets, sampler = self._outputs.sets, self._loop.source.sampler
     params = self._loop.learner.merged(run.state)
     greedy = [evaluate.evaluate(heldout, sampler, params) for heldout in sets]

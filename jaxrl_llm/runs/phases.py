@@ -73,7 +73,7 @@ class Phases:
     self._last = now
 
   def take(self, tokens: float) -> dict[str, float]:
-    """The metrics of the span that ends now; the next one begins.
+    """Returns the metrics of the span that ends now; the next one begins.
 
     Args:
       tokens:   tokens of the completions that were sampled in it.
@@ -92,8 +92,8 @@ class Phases:
 
 
 def peak_memory() -> float:
-  """GiB: the largest peak of a local device so far or, where devices do not say, the peak of the
-  process's resident memory.
+  """Returns GiB: the largest peak of a local device so far or, where devices do not report it, the
+  peak of the process's resident memory.
   """
   stats = [device.memory_stats() or {} for device in jax.local_devices()]
   peaks = [device["peak_bytes_in_use"] for device in stats if "peak_bytes_in_use" in device]

@@ -135,7 +135,7 @@ class Progress:
     return evaluate.evaluate(self._heldout, self._loop.source.sampler, params)
 
   def _samples(self, iteration: int, params: Params, evaluation: Evaluation) -> dict:
-    """Completions from before the training and of `evaluation`, made with `params`."""
+    """Returns completions from before the training and of `evaluation`, made with `params`."""
     assert self._heldout is not None, "without problems, there are no completions"
     start = self._start_params()
     if self._before is None:

@@ -103,18 +103,20 @@ def prompt_batch(task: Task, problems: list[Problem], width: int, *, group_size:
 
 
 def by_row(prompts: PromptBatch, problems: list[Problem]) -> dict[int, Problem]:
-  """The problem of each row id; `problems` has one per group, in the order of the rows."""
+  """Returns the problem of each row id; `problems` has one per group, in the order of the rows."""
   size = len(prompts.row_id) // len(problems)
   return {int(row): problems[i // size] for i, row in enumerate(prompts.row_id)}
 
 
 def iteration_key(seed: int, iteration: int) -> jax.Array:
-  """Sampling key of an iteration. Row ids are folded into it, so each row has its own noise."""
+  """Returns the sampling key of an iteration. Row ids are folded into it, so each row has its own
+  noise.
+  """
   return jax.random.fold_in(jax.random.key(seed), iteration)
 
 
 def next_prompts(source: RolloutSource, cursor: int) -> tuple[list[Problem], PromptBatch]:
-  """(problems, prompts on the host) of this process, of the task's batch at `cursor`."""
+  """Returns (problems, prompts on the host) of this process, of the task's batch at `cursor`."""
   task, rollout, process_prompts = source.task, source.rollout, source.process_prompts
   problems = task.batch(cursor)[process_prompts]
   first_row = cursor * rollout.rows + process_prompts.start * rollout.group_size
@@ -161,8 +163,8 @@ def verify_batch(source: RolloutSource, dispatched: Dispatched | RolloutBatch) -
 
 
 def pooled_metrics(samplers: list[dict[str, float]]) -> dict[str, float]:
-  """The sampler's metrics over several batches or processes: counts and seconds are summed, ratios
-  averaged.
+  """Returns the sampler's metrics over several batches or processes: counts and seconds are summed,
+  ratios averaged.
   """
   pooled = {}
   for name in samplers[0]:

@@ -1,10 +1,10 @@
 """Folders in a bucket of Cloud Storage: paths that begin with gs://, by tensorstore's driver.
 
 Orbax reads and writes arrays by the same driver, so that nothing else need be installed, and the
-credentials are the ones that it finds: the account of the machine, `gcloud auth application-default
-login`, or a file named by GOOGLE_APPLICATION_CREDENTIALS. A bucket has objects, no folders: an
-object appears complete or not at all, is never appended to, and a read after its write returns it.
-A folder that was made is an object whose name ends in "/".
+credentials are what it finds: the account of the machine, `gcloud auth application-default login`,
+or a file named by GOOGLE_APPLICATION_CREDENTIALS. A bucket has objects, no folders: an object
+appears complete or not at all, is never appended to, and a read after its write returns it. A
+folder that was made is an object whose name ends in "/".
 """
 
 import contextlib
@@ -100,7 +100,7 @@ def _path_in_errors(path: epath.PathLike) -> Iterator[None]:
 
 
 def _place(path: epath.PathLike) -> tuple[ts.KvStore, str]:
-  """(the bucket, the name in it) of a path."""
+  """Returns (the bucket, the name in it) of a path."""
   bucket, _, key = os.fspath(path).removeprefix(PREFIX).partition("/")
   return _store(bucket), key.rstrip("/")
 
@@ -112,14 +112,16 @@ def _store(bucket: str) -> ts.KvStore:
 
 
 def _list_names(store: ts.KvStore, begin: str, end: str) -> list[str]:
-  """The names from `begin` to before `end`, sorted."""
+  """Returns the names from `begin` to before `end`, sorted."""
   with _path_in_errors(begin):
     keys = store.list(ts.KvStore.KeyRange(begin, end)).result()
   return sorted(key.decode() for key in keys)
 
 
 def _below(path: epath.PathLike, prefix: str = "") -> list[str]:
-  """The names inside a folder that begin with `prefix`, from the folder on, without its mark."""
+  """Returns the names inside a folder that begin with `prefix`, from the folder on, without its
+  mark.
+  """
   store, key = _place(path)
   folder = f"{key}/" if key else ""
   begin = folder + prefix
@@ -128,7 +130,7 @@ def _below(path: epath.PathLike, prefix: str = "") -> list[str]:
 
 
 def _after(prefix: str) -> str:
-  """The first text after all that begin with `prefix`; of the empty one: no bound."""
+  """Returns the first text after all that begin with `prefix`; of the empty one: no bound."""
   return prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""
 
 

@@ -81,12 +81,13 @@ class Checkpoints:
     self._writing = None
 
   def latest(self) -> int | None:
-    """The iteration of the newest complete checkpoint; None without one."""
+    """Returns the iteration of the newest complete checkpoint; None without one."""
     self.finish()
     return self._manager.latest_step()
 
   def restore(self, like, recorded: int | None = None):
-    """(iteration, tree) of the newest checkpoint that can be read, or None if there is none.
+    """Returns (iteration, tree) of the newest checkpoint that can be read, or None if there is
+    none.
 
     Newer ones are moved to `workdir/torn_checkpoint_<iteration>` with a warning, so that their
     iterations can be saved again, and the oldest beyond the number to keep are removed. If none can
@@ -190,7 +191,7 @@ class Checkpoints:
 
 
 def first_line(error: BaseException) -> str:
-  """The type and the first line of an error's text, which Orbax makes long."""
+  """Returns the type and the first line of an error's text, which Orbax makes long."""
   text = (str(error).strip() or repr(error)).split("\n")[0][:200]
   return f"{type(error).__name__}: {text}"
 
@@ -218,7 +219,8 @@ def complete(path: Path) -> bool:
 
 
 def iterations(workdir: str | os.PathLike, folder: str = "checkpoints") -> list[int]:
-  """Iterations with a complete checkpoint, in order. Orbax gives unfinished ones another name.
+  """Returns iterations with a complete checkpoint, in order. Orbax gives unfinished ones another
+  name.
 
   Args:
     folder: "checkpoints", or `BEST`.
@@ -282,7 +284,9 @@ def _refuse_damaged(path: Path, fix: str) -> None:
 
 
 def abstract(tree, shardings):
-  """`tree` as shapes and dtypes with these shardings: what `restore` and `restore_part` read."""
+  """Returns `tree` as shapes and dtypes with these shardings: what `restore` and `restore_part`
+  read.
+  """
   def abstract_leaf(x, sharding):
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 

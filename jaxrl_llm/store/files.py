@@ -61,7 +61,7 @@ def rollout_files(workdir: str | os.PathLike, arrays: bool = False) -> dict[int,
 
 
 def _names(folder: str) -> list[str]:
-  """The names of a folder's files; none without a folder."""
+  """Returns the names of a folder's files; none without a folder."""
   if folder.startswith("gs://"):
     from jaxrl_llm.store import buckets
 

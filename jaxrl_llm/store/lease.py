@@ -136,7 +136,7 @@ def _wait_for_end(path: buckets.BucketPath, holder: Holder, generation: bytes) -
 
 
 def _read(path: buckets.BucketPath) -> tuple[Holder | None, bytes]:
-  """(holder, generation); None if there is none, or none that can be read."""
+  """Returns (holder, generation); None if there is none, or none that can be read."""
   content, generation = buckets.read(path)
   try:
     values: dict[str, Any] = json.loads(content or b"")
@@ -155,7 +155,7 @@ def _machine() -> str:
 
 
 def _start_time(pid: int) -> str:
-  """When a process was started, in ticks since the boot; empty if there is none."""
+  """Returns when a process was started, in ticks since the boot; empty if there is none."""
   try:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
   except (OSError, IndexError):

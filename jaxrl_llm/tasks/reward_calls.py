@@ -16,7 +16,7 @@ PAUSE = 0.5  # seconds before the first repetition; it doubles with each further
 
 @dataclasses.dataclass(frozen=True)
 class Calls:
-  """Numbers that every asynchronous reward reads, in addition to its own."""
+  """Hyperparameters that every asynchronous reward reads, in addition to its own."""
 
   in_flight: int = option(16, "calls of an asynchronous reward that wait at once", low=1)
   timeout: float = option(60.0, "time limit of one call, seconds", low=0.01)

@@ -107,7 +107,7 @@ def boxed(solution: str) -> str:
 
 
 def get_column(row: dict, column: str):
-  """Returns the value of a column; that of an object's entry has a path, such as meta.answer.
+  """Returns the value of a column; an object's entry is named by a path, such as meta.answer.
 
   Raises:
     RowError: there is no such column.

@@ -11,7 +11,7 @@ from jaxrl_llm.registry import SHAPINGS
 
 @dataclasses.dataclass(frozen=True)
 class GrpoLambda:
-  """Numbers of `grpo_lambda`."""
+  """Hyperparameters of `grpo_lambda`."""
 
   alpha: float = option(0.6, "size of the length penalty (the paper's value is unconfirmed)",
                         low=0.0, high=1.0)

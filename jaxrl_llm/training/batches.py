@@ -68,8 +68,8 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
 
 
 def _columns(scores: Scores, rollout, cfg: BatchConfig) -> dict | None:
-  """The columns that loss terms read and that a pass found, and what an interpolated anchor needs;
-  None if there is none.
+  """Returns the columns that loss terms read and that a pass found, and what an interpolated anchor
+  needs; None if there is none.
 
   Policies are counted by phases of `cfg.parts` updates: this phase makes the one after the current.
   """
@@ -82,7 +82,8 @@ def _columns(scores: Scores, rollout, cfg: BatchConfig) -> dict | None:
 
 
 def with_weights(batch: TrainBatch, keep, cfg: BatchConfig) -> TrainBatch:
-  """`batch` as one optimizer batch, with the weights of its aggregation over all its rows."""
+  """Returns `batch` as one optimizer batch, with the weights of its aggregation over all its rows.
+  """
   mask = batch.rollout.mask
   weights = aggregation.loss_weights(mask, batch.advantages, batch.rollout.group_id,
                                      cfg.aggregation, keep)
@@ -114,6 +115,6 @@ def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
 
 
 def _whole_groups(x: jax.Array, k: int, cfg: BatchConfig) -> jax.Array:
-  """The rows of groups k, k + parts, ...: an equal share of each shard."""
+  """Returns the rows of groups k, k + parts, ...: an equal share of each shard."""
   groups = x.reshape(-1, cfg.parts, cfg.group_size, *x.shape[1:])
   return groups[:, k].reshape(-1, *x.shape[1:])

@@ -53,7 +53,8 @@ RULES = frozenset({"top_k", "top_p", "min_p"})  # fields of Sampling that may pr
 def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfig,
           stats: frozenset[str] = frozenset(), rules: frozenset[str] = RULES,
           packing: Packing | None = None) -> TokenStats:
-  """TokenStats [B, L] of `rollout.tokens` at a sampler's temperature and vocabulary; entry 0 is 0.
+  """Returns TokenStats [B, L] of `rollout.tokens` at a sampler's temperature and vocabulary; entry
+  0 is 0.
 
   Args:
     params: of `model`.
@@ -81,7 +82,7 @@ def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfi
 
 
 def in_pieces(run: Callable, rollout: Rollout, packing: Packing | None, model, cfg: StepConfig):
-  """The results of `run` for all rows, in the pieces that `score` describes."""
+  """Returns the results of `run` for all rows, in the pieces that `score` describes."""
   if packing is not None:
     return map_rows(run, rollout, packing, model.constrain)
   if cfg.micro_batches == 1:

@@ -23,7 +23,9 @@ class NonFiniteError(RuntimeError):
 
 
 def init_state(params, tx: optax.GradientTransformation, frozen=None) -> TrainState:
-  """The state before the first update; `params` and `frozen` as `trainable.split` gives them."""
+  """Returns the state before the first update; `params` and `frozen` as `trainable.split` gives
+  them.
+  """
   return TrainState(jnp.int32(0), params, tx.init(params), frozen)
 
 
@@ -73,7 +75,7 @@ def _apart_over_data(model, micro_batches: int) -> bool:
 
 
 def _gradients_of_parts(run, model, params, frozen, batch, packing: Packing | None):
-  """`gradients`, by each part of `data` for itself, and then added up.
+  """Returns `gradients`, computed by each part of `data` separately and then added up.
 
   A part has its rows of the batch or, packed, its bins of each micro-batch and the full batch.
   """
@@ -92,7 +94,8 @@ def _gradients_of_parts(run, model, params, frozen, batch, packing: Packing | No
 
 
 def _packed_gradients(value_and_grad, params, batch: TrainBatch, packing: Packing, constrain):
-  """`gradients` over the micro-batches in use; how many these are, no program depends on."""
+  """Returns `gradients` over the micro-batches in use; the program does not depend on their number.
+  """
   batch = everywhere(batch, constrain)
 
   def micro_gradients(index):
@@ -113,7 +116,7 @@ def _packed_gradients(value_and_grad, params, batch: TrainBatch, packing: Packin
 
 def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
                packing: Packing | None = None) -> tuple[TrainState, dict]:
-  """One update.
+  """Makes one update.
 
   Args:
     state: the current state; the new one has the same frozen leaves.
@@ -141,7 +144,8 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
 
 
 def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig()) -> TrainState:
-  """Shardings of a state: optimizer moments lie as their parameters do, counters are replicated.
+  """Returns shardings of a state: optimizer moments lie as their parameters do, counters are
+  replicated.
 
   A factor of a moment, which lacks an axis of its parameter, lies as the axes that it has.
   """
@@ -169,7 +173,8 @@ def _is_masked(node) -> bool:
 
 
 def _factor_sharding(factor: tuple[int, ...], sharding, parameter: tuple[int, ...]):
-  """The sharding of a parameter without the axis that a factor of its moment was summed over.
+  """Returns the sharding of a parameter without the axis that a factor of its moment was summed
+  over.
 
   Of two equal axes it may be either. A factor of another form, such as the placeholder of a moment
   that is not factored, is replicated.
@@ -183,7 +188,7 @@ def _factor_sharding(factor: tuple[int, ...], sharding, parameter: tuple[int, ..
 
 
 def carrying_shardings(shardings: TrainState, cfg: StepConfig, mesh) -> TrainState:
-  """Shardings of a state with those of what its transforms carry, which is replicated."""
+  """Returns shardings of a state with those of what its transforms carry, which is replicated."""
   everywhere_same = parallel.replicated(mesh)
 
   def replicate(tree):
@@ -209,7 +214,8 @@ class TrainStep:
     return new.replace(frozen=state.frozen), metrics
 
   def trace(self, state: TrainState, batch, packing: Packing | None = None) -> jax.stages.Traced:
-    """The program for arguments of these shapes, which may be abstract; it can be lowered."""
+    """Returns the program for arguments of these shapes, which may be abstract; it can be lowered.
+    """
     return self.compiled.trace(state.replace(frozen=None), state.frozen, batch, packing)
 
 

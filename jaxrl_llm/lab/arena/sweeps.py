@@ -106,7 +106,7 @@ class Runs:
   def more(self, first: str, second: str, *, age: int, seeds: int = 64) -> tables.Table:
     """Decides one pair at one staleness with further seeds, each method at its best step so far.
 
-    The seeds differ from the ones that chose the steps.
+    The seeds differ from the seeds that chose the steps.
     """
     pair_cells = [cell for name in (first, second)
                   for cell in self.cells if cell.method == name and cell.age == age]

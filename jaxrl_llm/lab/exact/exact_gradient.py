@@ -200,5 +200,5 @@ def report(moments: Moments, target: np.ndarray) -> Report:
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-  """Inner product over the last two axes."""
+  """Returns the inner product over the last two axes."""
   return np.sum(a * b, (-2, -1))

@@ -82,8 +82,8 @@ def _first_with_rollouts(run: RunFolder, policy_iteration: int) -> int:
 
 
 def _micro_batches(rows: int, rows_of_run: int, updates: UpdateConfig) -> int:
-  """Into how many equal parts of at most the run's size the rows are cut, which by `rollouts.rows`
-  may be fewer than the run's.
+  """Returns into how many equal parts the rows are cut, each at most as large as the run's; because
+  of `rollouts.rows` there may be fewer rows than in the run.
   """
   size = max(1, rows_of_run // (updates.optimizer_batches * updates.micro_batches))
   return next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= size)

@@ -14,7 +14,7 @@ __all__ = ["CheckpointError", "ImportReport", "MappedTensor", "load_pretrained",
 
 def load_pretrained(path: str | Path, *, mesh: Mesh | None = None, dtype: str | None = None,
                     **overrides):
-  """Model and parameters of a checkpoint.
+  """Returns the model and parameters of a checkpoint.
 
   Tensors are read one at a time, and each device reads the slices that it holds, so that the host
   needs little memory beyond the parameters that stay on it.

@@ -35,7 +35,7 @@ def save(directory: Path, leaves: dict[str, np.ndarray]) -> None:
 
 def load(directory: Path, model: Model, path: str, shape: tuple[int, ...],
          sharding) -> tuple[jax.Array, bool]:
-  """(a parameter in f32, whether it was stored).
+  """Returns (a parameter in f32, whether it was stored).
 
   If it was not, a value head is zero and the module's parameters are those of `Model.init` with
   key 0.

@@ -70,7 +70,7 @@ def candidate_bases(directory: Path) -> list[str]:
 
 
 def add(directory: Path, model: Model, params, dtype=None):
-  """The parameters with the adapter in `directory` added, W + scale B A, computed in f32.
+  """Returns the parameters with the adapter in `directory` added, W + scale B A, computed in f32.
 
   Changed parameters are f32, or of `dtype`; the others are the same arrays. The scale is
   lora_alpha / r, or with use_rslora lora_alpha / sqrt(r).
@@ -187,14 +187,14 @@ def _is_plain(key: str, value) -> bool:
 
 
 def _ranks(config: dict[str, Any]) -> set[int]:
-  """The ranks that adapter_config.json names."""
+  """Returns the ranks that adapter_config.json names."""
   pattern = config.get("rank_pattern") or {}
   return {config["r"], *(pattern.values() if isinstance(pattern, dict) else ())}
 
 
 def _shape_error(matrices: dict[str, np.ndarray], match: tuple[Entry, tuple] | None,
                  ranks: set[int]) -> str:
-  """Why a pair of matrices does not fit the base; empty if it does."""
+  """Returns why a pair of matrices does not fit the base; empty if it does."""
   if match is None:
     return "the base has no such weight"
   if set(matrices) != {"A", "B"}:
@@ -217,7 +217,7 @@ def _product(config: dict[str, Any], matrices: dict[str, np.ndarray]) -> np.ndar
 
 
 def _add_delta(leaf, deltas: list[tuple[Entry, tuple, np.ndarray]], dtype) -> jax.Array:
-  """A parameter plus its products, each at its index of the stacked axes."""
+  """Returns a parameter plus its products, each at its index of the stacked axes."""
   delta = np.zeros(leaf.shape, np.float32)
   for entry, index, product in deltas:
     full_slice = (slice(None),) * (leaf.ndim - entry.stacked)

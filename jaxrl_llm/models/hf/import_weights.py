@@ -111,7 +111,7 @@ def load(path: str | Path, mesh: Mesh | None, dtype,
 
 
 def local_directory(path: str | Path) -> Path:
-  """The directory itself, or the local copy of a repository of the Hugging Face hub.
+  """Returns the directory itself, or the local copy of a repository of the Hugging Face hub.
 
   Raises:
     CheckpointError: `path` is neither a directory nor a repository that can be reached.
@@ -222,7 +222,9 @@ def _same(weights: Weights, name: str, other_name: str, rows: int = 1024) -> boo
 
 
 def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
-  """One parameter. Each device's part is read from the file; equal parts are read only once."""
+  """Returns one parameter. Each device's part is read from the file; equal parts are read only
+  once.
+  """
   stored = np.dtype(jnp.dtype(DTYPES[weights.tensors[entry.names[0][1]].dtype]))
   dtype = stored if dtype is None else jnp.dtype(dtype)
   cache: dict[tuple, np.ndarray] = {}

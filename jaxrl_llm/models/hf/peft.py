@@ -71,7 +71,7 @@ def save_adapter(path: str | Path, model: Model, adapters, *, rank: int, alpha: 
 
 
 def to_tensors(model: Model, adapters) -> dict[str, np.ndarray]:
-  """The matrices by PEFT's names; scanned layers become one matrix per layer.
+  """Returns the matrices by PEFT's names; scanned layers become one matrix per layer.
 
   Raises:
     CheckpointError: a router or experts have an adapter.

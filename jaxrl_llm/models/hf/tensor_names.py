@@ -79,12 +79,12 @@ class Entry:
     return tuple(math.prod(inner[a] for a in group) for group in self.axes)
 
   def to_stored(self, part: np.ndarray) -> np.ndarray:
-    """The tensor to store, contiguous, from the parameter without its stacked axes."""
+    """Returns the tensor to store, contiguous, from the parameter without its stacked axes."""
     order = list(itertools.chain(*self.axes))
     return np.ascontiguousarray(part.transpose(order).reshape(self.stored_shape))
 
   def from_stored(self, read, index: tuple[slice, ...]) -> np.ndarray:
-    """A part of the parameter, reading no more of the tensor than the part needs.
+    """Returns a part of the parameter, reading no more of the tensor than the part needs.
 
     Args:
       read: function from slices over the tensor's axes to an array.
@@ -107,7 +107,9 @@ class Entry:
 
 
 def by_path(tree) -> dict[str, Any]:
-  """The leaves of nested dicts by paths such as blocks/0/attention/query, in the tree's order."""
+  """Returns the leaves of nested dicts by paths such as blocks/0/attention/query, in the tree's
+  order.
+  """
   return {jax.tree_util.keystr(keys, simple=True, separator="/"): leaf
           for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
@@ -139,7 +141,9 @@ def tensor_table(model: Model) -> list[Entry]:
 
 
 def _experts(name: str, experts: int) -> list[tuple[tuple[int, ...], str]]:
-  """(index, name) of each expert's tensor, or one entry with index () if `name` has no expert."""
+  """Returns (index, name) of each expert's tensor, or one entry with index () if `name` has no
+  expert.
+  """
   if "{}" not in name:
     return [((), name)]
   return [((e,), name.format(e)) for e in range(experts)]

@@ -18,7 +18,7 @@ from jaxrl_llm.types import AdvantageInputs
 
 @dataclasses.dataclass(frozen=True)
 class Maxrl:
-  """Numbers of `maxrl`."""
+  """Hyperparameters of `maxrl`."""
 
   epsilon: float = option(1e-6, "added to the group's mean", low=0.0)
 
@@ -44,7 +44,7 @@ def maxrl(inputs: AdvantageInputs, cfg: Maxrl) -> Float[Array, "B L"]:
 
 @dataclasses.dataclass(frozen=True)
 class Opmd:
-  """Numbers of `opmd`."""
+  """Hyperparameters of `opmd`."""
 
   tau: float = option(1.0, "temperature of the mean: large is the mean, small the largest reward",
                       low=1e-3)
@@ -74,7 +74,7 @@ def opmd(inputs: AdvantageInputs, cfg: Opmd) -> Float[Array, "B L"]:
 
 @dataclasses.dataclass(frozen=True)
 class Asymre:
-  """Numbers of `asymre`."""
+  """Hyperparameters of `asymre`."""
 
   shift: float = option(-0.1, "added to the baseline: below 0 it emphasises right rows")
 

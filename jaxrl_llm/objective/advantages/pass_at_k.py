@@ -18,7 +18,7 @@ _EPSILON = 1e-6  # added to standard deviations
 
 @dataclasses.dataclass(frozen=True)
 class PassK:
-  """Numbers of `pass_k`."""
+  """Hyperparameters of `pass_k`."""
 
   k: int = option(2, "rows of which one has to be right", low=1)
 
@@ -79,7 +79,7 @@ def pass_k(inputs: AdvantageInputs, cfg: PassK) -> Float[Array, "B L"]:
 
 @dataclasses.dataclass(frozen=True)
 class PassKBest:
-  """Numbers of `pass_k_best`."""
+  """Hyperparameters of `pass_k_best`."""
 
   normalize: bool = option(True, "divides by the group's standard deviation, Bessel's")
 

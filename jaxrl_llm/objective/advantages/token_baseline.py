@@ -28,7 +28,7 @@ _OPTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Otb:
-  """Numbers of `otb` and `tir_otb`."""
+  """Hyperparameters of `otb` and `tir_otb`."""
 
   weight: str = option("cumulative", "weight of a row at t: energy up to t, at t only, or 1",
                        choices=("cumulative", "step", "uniform"))
@@ -42,7 +42,8 @@ class Otb:
 
 def gradient_energy(anchor_log_probs: Float[Array, "*B"],
                     sum_pi_squared: Float[Array, "*B"]) -> Float[Array, "*B"]:
-  """w = max(0, 1 - 2 p(a) + sum_v p(v)^2), the squared norm of d log p(a) / d logits; in [0, 2).
+  """Returns w = max(0, 1 - 2 p(a) + sum_v p(v)^2), the squared norm of d log p(a) / d logits; in
+  [0, 2).
 
   Args:
     anchor_log_probs: log p(a), nats.
@@ -157,8 +158,8 @@ def otb(inputs: AdvantageInputs, cfg: Otb) -> Float[Array, "B L"]:
       uniform        W_t = 1: B is the mean over the rows alive
     granularity
       step           as above
-      turn           tokens of a turn share B; the turn's energy is the sum over its tokens, its G
-                     that of its first token
+      turn           tokens of a turn share B; the turn's energy is the sum over its tokens, and its G
+                     is the first token's
       sequence       all tokens of a row share B, and G = R; with `uniform` this is the
                      length-weighted mean of `opo`
     importance       with rho = correction_weights

@@ -16,7 +16,7 @@ FAMILY = "token ratio, batch statistic"
 
 @dataclasses.dataclass(frozen=True)
 class Bapo:
-  """Numbers of `bapo`. Bounds are ratios."""
+  """Hyperparameters of `bapo`. Bounds are ratios."""
 
   low_start: float = option(0.6, "lower bound of the ratio at the start", low=0.0, high=1.0)
   low_max: float = option(0.9, "largest lower bound", low=0.0, high=1.0)
@@ -120,7 +120,7 @@ def _number_of(share: float, mask):
 
 @dataclasses.dataclass(frozen=True)
 class ClipCov:
-  """Numbers of `clip_cov`."""
+  """Hyperparameters of `clip_cov`."""
 
   share: float = option(2e-4, "share of the batch's policy tokens that is dropped", low=0.0,
                         high=1.0)
@@ -182,7 +182,7 @@ def clip_cov_on_policy(log_probs, advantages, mask, cfg, weights):
 @register("clip_cov", ClipCov, prepare=clip_cov_kept, columns={"row_id"},
           on_policy=clip_cov_on_policy)
 def clip_cov(log_probs, anchor_log_probs, advantages, mask, cfg, row_id, weights=None):
-  """`ppo` without some tokens, chosen at random among those that lower the entropy most.
+  """`ppo` without some tokens, chosen at random among the tokens that lower the entropy most.
 
     v_t     = (A_t - mean A) (log pi_t - mean log pi)
     loss_t  = 0 on chosen tokens, else as in `ppo`
@@ -214,7 +214,7 @@ def clip_cov(log_probs, anchor_log_probs, advantages, mask, cfg, row_id, weights
 
 @dataclasses.dataclass(frozen=True)
 class KlCov:
-  """Numbers of `kl_cov`."""
+  """Hyperparameters of `kl_cov`."""
 
   share: float = option(2e-3, "share of the batch's policy tokens that is pulled back", low=0.0,
                         high=1.0)

@@ -16,7 +16,7 @@ FAMILY = "token ratio, batch statistic"  # of all estimators of this module
 
 @dataclasses.dataclass(frozen=True)
 class M2po:
-  """Numbers of `m2po`."""
+  """Hyperparameters of `m2po`."""
 
   tau: float | None = option(
       0.04, "bound on the mean squared log-ratio of the kept tokens, above 0; none: keeps all",

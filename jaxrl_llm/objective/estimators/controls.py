@@ -16,7 +16,7 @@ FAMILY = "no ratio"
 
 @dataclasses.dataclass(frozen=True)
 class Rec:
-  """Numbers of `rec`."""
+  """Hyperparameters of `rec`."""
 
   clip: str = option("none", "which tokens stay, see objective/README.md",
                      choices=("none", "two_side", "one_side", "ring", "one_side_row"))
@@ -82,7 +82,7 @@ def rec(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class Delight:
-  """Numbers of `delight`."""
+  """Hyperparameters of `delight`."""
 
   eta: float = option(1.0, "softness of the gate, in units of the advantage times nats", low=1e-6)
 

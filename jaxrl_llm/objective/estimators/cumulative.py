@@ -24,7 +24,7 @@ class Exponents(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Ctpo:
-  """Numbers of `ctpo`."""
+  """Hyperparameters of `ctpo`."""
 
   log_low: float | None = option(0.025, "lower end of the log window, -log_low t^power; none: open",
                                  low=0.0)
@@ -63,7 +63,7 @@ def ctpo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class CtpoGeomean(Ctpo):
-  """Numbers of `ctpo_geomean`: those of `ctpo`, with a window that narrows."""
+  """Hyperparameters of `ctpo_geomean`: those of `ctpo`, with a window that narrows."""
 
   power: float = option(-0.5, "growth of the window with the position t", low=-4.0, high=4.0)
 
@@ -84,7 +84,7 @@ def ctpo_geomean(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class PrefixPower:
-  """Numbers of `prefix_power`."""
+  """Hyperparameters of `prefix_power`."""
 
   alpha: float = option(0.5, "0: geometric mean of the prefix; 1: its product", low=0.0, high=1.0)
   log_low: float | None = option(
@@ -141,7 +141,7 @@ def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, exponents: Exp
 
 @dataclasses.dataclass(frozen=True)
 class MinPro:
-  """Numbers of `minpro`."""
+  """Hyperparameters of `minpro`."""
 
   clip_low: float | None = option(None, "the weight is clipped below 1 - clip_low; none: unbounded",
                                   low=0.0)

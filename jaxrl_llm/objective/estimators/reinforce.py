@@ -28,7 +28,7 @@ def reinforce(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class Dro:
-  """Numbers of `dro`."""
+  """Hyperparameters of `dro`."""
 
   beta: float = option(0.1, "weight of the squared log-ratio", low=0.0)
   span: str = option("token", "what is squared: a token's log-ratio, or the sum of the row's",

@@ -16,7 +16,7 @@ FAMILY = "row filter"
 
 @dataclasses.dataclass(frozen=True)
 class GeoMask:
-  """Numbers of `geo_mask` and `seq_mis`."""
+  """Hyperparameters of `geo_mask` and `seq_mis`."""
 
   row_low: float | None = option(
       0.99, "smallest geometric mean of a row's ratios that stays; none: open", low=0.0)
@@ -26,7 +26,7 @@ class GeoMask:
 
 @dataclasses.dataclass(frozen=True)
 class MisPo(GeoMask):
-  """Numbers of `mis_po`."""
+  """Hyperparameters of `mis_po`."""
 
   token_low: float | None = option(0.125, "smallest ratio of a token that stays; none: open",
                                    low=0.0)

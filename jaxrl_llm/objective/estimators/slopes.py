@@ -15,7 +15,7 @@ FAMILY = "token ratio"
 
 @dataclasses.dataclass(frozen=True)
 class CeGppo:
-  """Numbers of `ce_gppo`."""
+  """Hyperparameters of `ce_gppo`."""
 
   beta_low: float = option(0.5, "slope left below the window, for negative advantages", low=0.0)
   beta_high: float = option(1.0, "slope left above the window, for positive advantages", low=0.0)
@@ -56,7 +56,7 @@ def ce_gppo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class Aspo:
-  """Numbers of `aspo`."""
+  """Hyperparameters of `aspo`."""
 
   clip: float = option(0.2, "half width of the window of tokens of low entropy", low=0.0, high=1.0)
   clip_entropy: float = option(0.4, "half width of the window of tokens of high entropy", low=0.0,

@@ -16,7 +16,7 @@ FAMILY = "suffix ratio"
 
 @dataclasses.dataclass(frozen=True)
 class Fipo:
-  """Numbers of `fipo`."""
+  """Hyperparameters of `fipo`."""
 
   half_life: float = option(32.0, "policy tokens after which a later log-ratio counts half",
                             low=1e-3)

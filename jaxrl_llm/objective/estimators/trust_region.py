@@ -19,7 +19,7 @@ RECOMPUTED = {("mask_anchor", "recomputed"): {"recomputed_log_probs"}}
 
 @dataclasses.dataclass(frozen=True)
 class DppoTv:
-  """Numbers of `dppo_tv`."""
+  """Hyperparameters of `dppo_tv`."""
 
   delta_low: float | None = option(
       0.2, "fall of the probability after which a negative advantage stops; none: never", low=0.0)
@@ -53,7 +53,7 @@ def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_p
 
 @dataclasses.dataclass(frozen=True)
 class DppoKl:
-  """Numbers of `dppo_kl`."""
+  """Hyperparameters of `dppo_kl`."""
 
   delta_low: float | None = option(
       0.05, "divergence, nats, after which a negative advantage stops; none: never", low=0.0)
@@ -88,7 +88,7 @@ def dppo_kl(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_p
 
 @dataclasses.dataclass(frozen=True)
 class Cppo:
-  """Numbers of `cppo`."""
+  """Hyperparameters of `cppo`."""
 
   d: float = option(0.15, "budget of one token, total variation", low=0.0)
   d_b: float = option(0.02, "further budget per unit of position weight", low=0.0)

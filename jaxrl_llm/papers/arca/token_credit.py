@@ -27,7 +27,7 @@ _OPTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Arca(Grpo):
-  """Numbers of `arca`."""
+  """Hyperparameters of `arca`."""
 
   signal: str = option("adapter_residual", "what weighs the tokens of a row",
                        choices=("adapter_residual", "surprisal", "entropy_drop", "reference_gap"))

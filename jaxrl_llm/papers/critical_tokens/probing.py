@@ -97,7 +97,7 @@ def without_token(params, key: jax.Array, sampling: Sampling, *, model, cfg: Sam
 
 @functools.partial(jax.jit, static_argnames=("model", "rules"))
 def _first_tokens(params, rows, key, sampling: Sampling, *, model, rules: frozenset[str]):
-  """The token after each row, [B] int32.
+  """Returns the token after each row, [B] int32.
 
   Args:
     rows: tokens [B, L], length [B], and the token [B] that has probability 0.

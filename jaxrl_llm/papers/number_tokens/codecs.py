@@ -187,11 +187,11 @@ class TstNumberCodec:
     return [f"{value:0{width}d}" for width in widths for value in range(10**width)]
 
   def _marker(self, level: int) -> str:
-    """The marker of level `level` >= 1 of the integer part."""
+    """Returns the marker of level `level` >= 1 of the integer part."""
     return LETTERS[level - 1] if level <= len(LETTERS) else f"e{level * self.group}"
 
   def _split(self, text: str) -> list[str | list[str]]:
-    """The texts between numbers as they are, and the tokens of each number as a list."""
+    """Returns the texts between numbers as they are, and the tokens of each number as a list."""
     pieces: list[str | list[str]] = []
     end = 0
     for match in (_LOSSLESS_NUMBER if self.lossless else _PADDED_NUMBER).finditer(text):
@@ -204,7 +204,7 @@ class TstNumberCodec:
     return [*pieces, text[end:]]
 
   def _tokens(self, integer: str, fraction: str) -> list[str]:
-    """The tokens of a number of these digits."""
+    """Returns the tokens of a number of these digits."""
     if not integer and not self.lossless:
       integer = "0"
     tokens, depth = [], 0
@@ -228,7 +228,7 @@ class TstNumberCodec:
     return rf"(?:[{LETTERS}]|e[0-9]+|{FRACTION}+)"
 
   def _number_at(self, text: str, start: int) -> tuple[str, int] | None:
-    """(digits, where it ends) of the number whose tokens begin at `start`, or None."""
+    """Returns (digits, where it ends) of the number whose tokens begin at `start`, or None."""
     space = " " if self.variant == "marker" else ""
     group = re.compile(rf"([0-9]{{1,{self.group}}})(?:{space}({self._markers}))?(?!\w)")
     digits, level, match = "", None, group.match(text, start)
@@ -248,7 +248,7 @@ class TstNumberCodec:
     return (digits, start) if digits else None
 
   def _fraction_at(self, text: str, start: int, group: re.Pattern) -> tuple[str, int]:
-    """(digits, where it ends) of the point and its groups at `start`; none: no digits."""
+    """Returns (digits, where it ends) of the point and its groups at `start`; none: no digits."""
     point = re.compile(r" ?\. ?").match(text, start)
     match = group.match(text, point.end()) if point else None
     digits, depth = "", 1
@@ -259,7 +259,7 @@ class TstNumberCodec:
     return digits, start
 
   def _level(self, marker: str) -> int | None:
-    """The level of a marker of the integer part, 0 for none; None for another marker."""
+    """Returns the level of a marker of the integer part, 0 for none; None for another marker."""
     if marker in LETTERS:
       return LETTERS.index(marker) + 1 if marker else 0
     exponent = int(marker[1:]) if marker[0] == "e" else 0
@@ -268,7 +268,7 @@ class TstNumberCodec:
 
 
 def _parts(match: re.Match) -> tuple[str, str]:
-  """The digits of a number before and after the point, its exponent expanded."""
+  """Returns the digits of a number before and after the point, its exponent expanded."""
   groups = {name: value or "" for name, value in match.groupdict().items()}
   integer = next((groups[name] for name in ("integer", "after_integer", "before_integer")
                   if groups.get(name)), "")

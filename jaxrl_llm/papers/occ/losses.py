@@ -159,7 +159,7 @@ def _term(inputs: terms.TermInputs, cfg, *, loss: Callable, needs: frozenset[str
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-  """Numbers of a loss with a fixed coefficient."""
+  """Hyperparameters of a loss with a fixed coefficient."""
 
   coef: float = option(0.1, "weight of the loss of the head that predicts two tokens ahead",
                        low=0.0)
@@ -187,7 +187,7 @@ register("mtp_policy", Weight, needs={ADVANTAGES, ANCHOR})(_policy)
 
 @dataclasses.dataclass(frozen=True)
 class Occ:
-  """Numbers of `occ`. "Unconfirmed" means that the sources we have read do not state it."""
+  """Hyperparameters of `occ`. "Unconfirmed" means that the sources we have read do not state it."""
 
   lambda_plus: float = option(1.0, "the coefficient is this times <change, head's change> / "
                               "|head's change|^2", low=0.0)

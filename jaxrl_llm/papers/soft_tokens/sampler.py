@@ -165,7 +165,7 @@ def input_noise(keys, width: int) -> Float[Array, "B D"]:
 
 
 def _think(params, hidden, keys, column, mode: ThoughtMode, model) -> _Choice:
-  """The next step of a thought, for all rows."""
+  """Returns the next step of a thought, for all rows."""
   embedding, head = model.embedding(params), model.head(params)
   if not mode.soft:
     token, log_prob = sample_token(hidden, head, (keys, column), Sampling(mode.temperature),
@@ -196,7 +196,7 @@ def _choose(loop: _Loop, thought: _Choice, answer: tuple[Array, Array], embeddin
 
 
 def _start(hidden, cache, width: int, cfg: SoftSamplerConfig) -> _Loop:
-  """The state after the prompt; inputs of `width` coordinates are kept."""
+  """Returns the state after the prompt; inputs of `width` coordinates are kept."""
   rows, size = hidden.shape[0], cfg.longest
   none, columns = jnp.zeros(rows, jnp.int32), jnp.zeros((rows, size), jnp.int32)
   return _Loop(cache=cache, hidden=hidden, step=jnp.int32(0), stage=none + THOUGHT,

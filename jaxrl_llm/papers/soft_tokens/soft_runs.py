@@ -49,7 +49,7 @@ EVALUATION = 2**30  # row ids of evaluations begin here, so that they share no n
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-  """Numbers of a training run.
+  """Settings of a training run.
 
   Attributes:
     updates: optimizer updates, one for each batch of fresh rows.

@@ -125,7 +125,7 @@ def _continued(beam: Beam, step: Step, cfg: BeamConfig) -> Beam:
 
 
 def _best(group: list[Beam], cfg: BeamConfig) -> list[Beam]:
-  """The best b of a group, the first of equal ones; with `distinct`, copies come last."""
+  """Returns the best b of a group, the first of equal ones; with `distinct`, copies come last."""
   ranked = sorted(group, key=_neg_score)
   if cfg.distinct:
     first = {beam.ids: index for index, beam in reversed(list(enumerate(ranked)))}

@@ -83,7 +83,7 @@ class RequestBatcher:
 
   def _row(self, prompt: Sequence[int], seeds: np.random.SeedSequence, sampling: Sampling,
            stop: threading.Event) -> tuple[Completion, int]:
-    """(completion, number of unusable answers before it)."""
+    """Returns (completion, number of unusable answers before it)."""
     numbers = seeds.generate_state(ATTEMPTS) & 0x7FFFFFFF
     for failed, seed in enumerate(numbers):
       body = completions.request(self.model, prompt, int(seed), sampling, self.limits)

@@ -138,7 +138,7 @@ def _probe(entry: ToolEntry, cfg) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PythonNumbers:
-  """Numbers of `python`: what one program may use; see `python_sandbox.Limits`."""
+  """Hyperparameters of `python`: what one program may use; see `python_sandbox.Limits`."""
 
   timeout: float = option(Limits.timeout, "wall-clock time of a program, seconds", low=0.05)
   cpu_seconds: int = option(Limits.cpu_seconds, "processor time of a program, seconds", low=1,

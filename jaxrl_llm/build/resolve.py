@@ -114,7 +114,7 @@ def warn_of_off_policy_data(cfg: Config) -> None:
 
 
 def _check_groups(advantage: AdvantageConfig, size: int, dynamic_sampling: bool) -> None:
-  """Refuses groups of one row where the method compares the rows of a group."""
+  """Refuses groups that are too small for a method that compares their rows."""
   name = advantage.name
   if advantages.spec(name).group and size < 2:
     raise ConfigError(

@@ -158,8 +158,8 @@ def otb(inputs: AdvantageInputs, cfg: Otb) -> Float[Array, "B L"]:
       uniform        W_t = 1: B is the mean over the rows alive
     granularity
       step           as above
-      turn           tokens of a turn share B; the turn's energy is the sum over its tokens, and its G
-                     is the first token's
+      turn           tokens of a turn share B; the turn's energy is the sum over its tokens, and its
+                     G is the first token's
       sequence       all tokens of a row share B, and G = R; with `uniform` this is the
                      length-weighted mean of `opo`
     importance       with rho = correction_weights

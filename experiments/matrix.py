@@ -70,9 +70,10 @@ QUESTIONS = (
                    for name in ("sequence", "fixed", "balanced"))),
     Question("Do the sampler's numerics matter?", ("mismatch",),
              "does the sampler's number format matter?",
-             "accuracy {:.3f} (bfloat16), {:.3f} (float32): at its ceiling, not tested",
-             tuple(Place("sweep.py", (sampler, "nothing"), "mean over the run")
-                   for sampler in ("bfloat16", "the trainer's"))),
+             "accuracy minus the trainer's: bfloat16 {:+.3f}, int8 {:+.3f}, noise {:+.3f}",
+             tuple(Place("sweep.py, verdicts", (sampler, "nothing"),
+                         "mean over the run, difference")
+                   for sampler in ("bfloat16", "int8, bfloat16", "noise 2"))),
     Question("And with a tool?", ("tools",), "which ratio or baseline, with a tool?",
              "minus GRPO: MinPRO {:+.3f}, CTPO {:+.3f}, OTB {:+.3f} (above); GSPO {:+.3f}",
              tuple(Place("sweep.py, verdicts", (name, "GRPO"), "mean over the run, difference")

@@ -24,13 +24,18 @@ def beside_reference() -> str:
   return "; ".join(decided) or "none is distinguishable from GRPO"
 
 
-def verdicts_of(name: str) -> Callable[[], str]:
-  """Returns what reads the verdict of each line of a table's comparisons."""
+def verdicts_of(name: str, label: Callable[[tuple], str] = lambda row: row[0]
+                ) -> Callable[[], str]:
+  """Returns what reads the verdict of each line of a table's comparisons.
+
+  Args:
+    label: from the cells of a line to its name.
+  """
   page = HERE / name / "README.md"
 
   def words() -> str:
     (table,) = page_parts.tables(split(page.read_text(), "sweep.py, verdicts", page)[1])
-    return "; ".join(f"{row[0]}: {row[-1]}" for row in table.rows)
+    return "; ".join(f"{label(row)}: {row[-1]}" for row in table.rows)
 
   return words
 
@@ -41,13 +46,6 @@ def baselines_verdict() -> str:
   (table,) = page_parts.tables(split(page.read_text(), "sweep.py, verdicts", page)[1])
   return "; ".join(f"{row[1]} with {row[0]}: {row[-1]}" for row in table.rows
                    if row[1] == "OTB" or row[0].startswith("4 against"))
-
-
-def tools_verdict() -> str:
-  """Returns the verdict of each comparison of the table with tools."""
-  page = HERE / "tools" / "README.md"
-  (table,) = page_parts.tables(split(page.read_text(), "sweep.py, verdicts", page)[1])
-  return "; ".join(f"{row[0]} minus {row[1]}: {row[-1]}" for row in table.rows)
 
 
 ROWS = (
@@ -156,19 +154,21 @@ ROWS = (
         "balanced best in 3 of 4 settings by accuracy (2605.04077, second-hand)",
         verdicts_of("aggregation")),
     Row("mismatch", "does the sampler's number format matter?", "`run.py`, 2 min; training: "
-        "`sweep.py --jobs=2`, 90 min",
-        "{:.2%} of tokens outside [0.9, 1.1] in bfloat16, temperature 2; trained with it, mean "
-        "accuracy {:.3f} ± {:.3f} instead of {:.3f} ± {:.3f}",
+        "`sweep.py --jobs=2`, 1 core-hour",
+        "{:.2%} of tokens outside [0.9, 1.1] in bfloat16, temperature 2; mean sampled accuracy of "
+        "training minus the trainer's numerics: {:+.3f} (bfloat16), {:+.3f} (int8), {:+.3f} (noise "
+        "of 2 on the logits)",
         (("2", "lines", 3, "all", "mismatch/outside"),
-         *flat(both("sweep.py", (sampler, "nothing"), "mean over the run")
-               for sampler in ("bfloat16", "the trainer's"))),
+         *(Place("sweep.py, verdicts", (sampler, "nothing"), "mean over the run, difference")
+           for sampler in ("bfloat16", "int8, bfloat16", "noise 2"))),
         "7.5 % of tokens, 0.5 B parameters (trl issue 6789, second-hand)",
-        "training is at its ceiling: not tested"),
+        verdicts_of("mismatch", lambda row: ", ".join(row[:2]).removesuffix(", nothing"))),
     Row("tools", "which ratio or baseline, with a tool?",
         "`sweep.py --jobs=2`, 1 core-hour",
         "mean sampled accuracy over the run: {:.2f} (`grpo`), {:.2f} (`tir_otb`), {:.2f} (`ctpo`), "
         "{:.2f} (`minpro`), {:.2f} (`gspo`)",
         tuple(Place("sweep.py, comparison", (name,), "mean over the run")
               for name in ("GRPO", "OTB", "CTPO", "MinPRO", "GSPO")),
-        "CTPO ahead of GSPO with tools (2605.07331, second-hand)", tools_verdict),
+        "CTPO ahead of GSPO with tools (2605.07331, second-hand)",
+        verdicts_of("tools", lambda row: f"{row[0]} minus {row[1]}")),
 )

@@ -138,7 +138,7 @@ class TokenStats:
     mtp_log_probs: f32, of the given token under the head that predicts two tokens ahead, from the
       tokens up to the one but last before it; 0 in columns 0 and 1. At padding it means nothing.
     routing: [N, R, S, k] int32, the experts that each layer sent the token to; padding is routed
-      too. R rows of S tokens are those of the network: [B, L], or the bins of packed rows.
+      too. R rows of S tokens are the network's: [B, L], or the bins of packed rows.
   """
 
   log_probs: Array

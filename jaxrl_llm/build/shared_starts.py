@@ -106,7 +106,7 @@ def reserved(name: str | None) -> Iterator[None]:
 
 
 def store(name: str | None, path: Path) -> None:
-  """Copies the start at `path` into the shared folder, unless it is there or too large.
+  """Copies the start at `path` into the shared folder, unless it exists already or is too large.
 
   Args:
     name: as in `fetch`.

@@ -63,7 +63,7 @@ def compare(gold: str, answer: str) -> Verdict | Question:
   """Returns the verdict on two formulas, or the question that is left for algebra.
 
   They are compared as strings, as labels of options, ratios, numerals with a base, numbers with
-  units, and words. What no comparison decides is a question.
+  units, and words. An undecided pair is a question.
 
   Args:
     gold: LaTeX without box, perhaps of `with_tolerance`.
@@ -237,7 +237,7 @@ def question(gold: str, answer: str) -> Verdict | Question:
 def _without_remarks(gold: str, answer: str) -> str:
   r"""Returns an answer without "\approx 0.69" and "\pmod{1000}" after it, if the gold has none.
 
-  Of "x \approx 0.69" the number stays.
+  From "x \approx 0.69" the number stays.
   """
   if r"\approx" not in gold:
     answer = _NAMED_ROUNDED.sub("", answer)

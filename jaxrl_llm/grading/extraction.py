@@ -27,10 +27,10 @@ def after_thinking(text: str) -> str:
 def boxes(text: str) -> list[str]:
   r"""Returns the contents of all boxes, \boxed{...} and \fbox{...}, in order.
 
-  Braces must balance; escaped ones do not count. Of nested boxes the outer one counts, and the
+  Braces must balance; escaped ones do not count. If boxes are nested, the outer one counts, and the
   inner ones are unwrapped. A box that never closes is the last one and empty, since its content is
-  unknown. `\boxed 5` ends at the next dollar sign, or without one at the next
-  space; in prose, "in \boxed, as you asked", the command is no box.
+  unknown. `\boxed 5` ends at the next dollar sign, or without one at the next space; in prose, "in
+  \boxed, as you asked", the command is no box.
   """
   return [content or "" for _, _, content in _spans(text)]
 

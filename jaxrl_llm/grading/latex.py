@@ -81,7 +81,7 @@ def words(text: str) -> str | None:
 def list_parts(text: str) -> list[str]:
   r"""Returns the parts of a list or set: "1, 2", "1 and 2", \{1, 2\}; one part if it is none.
 
-  Commas inside brackets do not count, nor do those of 1,000.
+  Commas inside brackets do not count, nor does the comma of 1,000.
   """
   text = text.strip()
   if text.startswith(r"\{") and text.endswith(r"\}"):

@@ -61,7 +61,7 @@ class Sweep:
     render: from the results by name, and a folder, to the files of the table in it. It leaves out
       what is missing.
     method: from (name, preset, flags, number of seeds) to the cells by which the table shows a
-      further method; those of its screening first, and the others once that has its results. None:
+      further method; cells of its screening first, and the others once that has its results. None:
       the table has no place for one.
   """
 
@@ -113,7 +113,7 @@ def _parsed(path: Path) -> str:
 
 
 def read_results(sweep: Sweep) -> dict[str, dict]:
-  """Returns the results that exist, by name: first those of the cells, in their order, and then
+  """Returns the results that exist, by name: first the cells' results, in their order, and then
   further seeds and methods.
   """
   records = sweep_results.read(sweep.folder)
@@ -122,7 +122,7 @@ def read_results(sweep: Sweep) -> dict[str, dict]:
 
 
 def missing(sweep: Sweep, cells: list[Cell] | None = None) -> list[Cell]:
-  """Returns those of the cells, by default the sweep's, that have no result of their flags."""
+  """Returns the cells, by default among the sweep's, that have no result of their flags."""
   records = sweep_results.read(sweep.folder)
   return [cell for cell in (sweep.cells if cells is None else cells)
           if records.get(cell.name, {}).get("config") != cell.hash]

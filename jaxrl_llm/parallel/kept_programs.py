@@ -11,9 +11,9 @@ sources:
 That names a link to the file of the program, which is named by the lowered program: after a change
 of the sources a program is traced once more, but only compiled if it is another one.
 
-What `canonical` cannot write without an address in memory is compiled as ever. So is everything
-until `keep_in`, with plugins, whose code is not in the key, with several processes, and while JAX
-traces.
+A function that `canonical` cannot write without an address in memory is compiled as usual. So is
+everything until `keep_in`, with plugins, whose code is not in the key, with several processes, and
+while JAX traces.
 """
 
 import contextlib
@@ -128,7 +128,7 @@ def kept(program: jax.stages.Wrapped, name: str, *statics: Any,
   """Returns a jitted function whose compiled programs are kept.
 
   Args:
-    name: of the function, unique among those with equal statics.
+    name: of the function, unique among functions with equal statics.
     statics: all that the function closes over and that may differ between two starts.
     static_names: its static arguments.
   """

@@ -40,7 +40,7 @@ class RollCall:
     self._guard, self._over = threading.Lock(), False
 
   def begin(self, wait: float) -> None:
-    """Returns when all processes are there.
+    """Returns when all processes have joined.
 
     Raises:
       AbsentError: they are not, after `wait` seconds.

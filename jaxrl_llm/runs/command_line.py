@@ -38,15 +38,15 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
         early: tuple[type[Exception], ...] = ()) -> None:
   """Parses the flags and calls `main`.
 
-  What the user can mend, and Ctrl-C, end the process with one line. With several processes, one
-  that ends early tells the others why.
+  Errors that the user can fix, and Ctrl-C, end the process with one line. With several processes,
+  one that ends early tells the others why.
 
   Args:
     required: names of flags that must be given.
     folders: names of flags that hold a path; it must not be empty.
     errors: types that `main` raises for a user's mistake, besides ConfigError and OSError.
     multi_process: whether `main` may run in several processes; if not, none are looked for.
-    early: those of `errors` for which the exit status is ENDED_EARLY, not 1.
+    early: the types among `errors` for which the exit status is ENDED_EARLY, not 1.
   """
   def checked(arguments: Sequence[str]) -> None:
     check(arguments[1:], required, folders)

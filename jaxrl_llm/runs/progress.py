@@ -29,7 +29,7 @@ class Progress:
 
   It evaluates nothing that the run evaluates anyway. A run resumed from a checkpoint lacks the
   completions from before its training and makes them once. After an interruption the completions
-  are those of the last refresh.
+  are from the last refresh.
 
   Args:
     heldout: the problems whose completions are shown; None: nothing is evaluated.

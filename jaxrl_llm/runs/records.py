@@ -95,7 +95,7 @@ class RowFacts(NamedTuple):
 
   Attributes:
     new: tokens of the completion.
-    sampled: those of them that the policy sampled.
+    sampled: tokens among them that the policy sampled.
     truncated: bool.
     turns: of the policy, 0 without turns.
     void: bool, False without turns.

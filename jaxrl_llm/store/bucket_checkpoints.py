@@ -41,7 +41,7 @@ class BucketManager:
   """The part of ocp.CheckpointManager that `Checkpoints` uses, for a bucket.
 
   Args:
-    directory: whose subfolders are named by their iteration.
+    directory: its subfolders are named by their iteration.
     keep: how many of the newest stay.
   """
 

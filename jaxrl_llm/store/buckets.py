@@ -73,8 +73,8 @@ def write(path: epath.PathLike, content: bytes | None, generation: bytes | None 
   """Writes an object, or removes it if `content` is None; returns its new generation.
 
   Args:
-    generation: of the object (or of its absence) which is replaced, as `read` gave it; None:
-      whatever is there.
+    generation: of the object (or of its absence) which is replaced, as `read` gave it; None: any
+      version.
 
   Raises:
     LostError: another writer was first.

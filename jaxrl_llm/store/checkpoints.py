@@ -210,7 +210,7 @@ def save_params(path: Path, params) -> None:
 
 
 def complete(path: Path) -> bool:
-  """Returns whether what `save_params` wrote is there. In a bucket, a part of it may be."""
+  """Returns whether what `save_params` wrote is complete. In a bucket a part may be missing."""
   if is_bucket(path):
     from jaxrl_llm.store import bucket_checkpoints
 

@@ -91,7 +91,7 @@ def local(path: "Path | BucketPath") -> Iterator[Path]:
 
 
 def put(folder: Path, path: "BucketPath") -> None:
-  """Writes the files of a local folder to a bucket, over those of the same names."""
+  """Writes the files of a local folder to a bucket, replacing files of the same names."""
   for file in sorted(folder.rglob("*")):
     if file.is_file():
       (path / file.relative_to(folder).as_posix()).write_bytes(file.read_bytes())

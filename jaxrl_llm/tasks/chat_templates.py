@@ -106,7 +106,7 @@ def check(tokenizer, system: str, arguments: dict, date: str) -> None:
   the clock or does not begin the assistant's turn.
 
   A template that fails in this trial passes: it may demand messages that the problems bring, and
-  `render` names what is wrong with those.
+  `render` names what is wrong with them.
 
   Args:
     system: the system message; empty: none.

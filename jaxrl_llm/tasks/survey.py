@@ -111,7 +111,7 @@ def _rows(data: DataConfig, limit: int | None = ROWS) -> list[dict]:
 
 
 def _prompt_column(rows: list[dict], columns: list[str], present: str) -> str:
-  """Returns the configured column if it is there, else a likely one, else the longest texts'."""
+  """Returns the configured column if it exists, else a likely one, else the longest texts'."""
   readable = [name for name in columns
               if all(isinstance(row[name], str) or is_messages(row[name])
                      for row in rows)]
@@ -122,7 +122,7 @@ def _prompt_column(rows: list[dict], columns: list[str], present: str) -> str:
 
 
 def _answer_column(rows: list[dict], columns: list[str], present: str, prompt: str) -> str:
-  """Returns the configured column if it is there, else a likely one, else the last scalar."""
+  """Returns the configured column if it exists, else a likely one, else the last scalar."""
   scalars = [name for name in columns if name != prompt
              and all(isinstance(row[name], (str, int, float)) for row in rows)]
   if present in scalars:

@@ -67,7 +67,7 @@ def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfi
     rules: fields of `sampling` that may prune. The others are left out of the program, and their
       values are not read.
     packing: of the rows; replaces the `micro_batches` parts. Positions after a row's end are then
-      0, as those of the prompt are.
+      0, as in the prompt.
   """
   temperature = jnp.where(sampling.temperature == 0, 1.0, sampling.temperature)
   values = {name: getattr(sampling, name) for name in sorted(rules)}

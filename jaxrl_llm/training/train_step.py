@@ -144,8 +144,8 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
 
 
 def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig()) -> TrainState:
-  """Returns shardings of a state: optimizer moments lie as their parameters do, counters are
-  replicated.
+  """Returns the shardings of a state: optimizer moments are laid out as their parameters, counters
+  are replicated.
 
   A factor of a moment, which lacks an axis of its parameter, lies as the axes that it has.
   """
@@ -176,8 +176,8 @@ def _factor_sharding(factor: tuple[int, ...], sharding, parameter: tuple[int, ..
   """Returns the sharding of a parameter without the axis that a factor of its moment was summed
   over.
 
-  Of two equal axes it may be either. A factor of another form, such as the placeholder of a moment
-  that is not factored, is replicated.
+  If two axes are equal it may be either. A factor of another form, such as the placeholder of a
+  moment that is not factored, is replicated.
   """
   spec = (*sharding.spec, *[None] * (len(parameter) - len(sharding.spec)))
   remaining = []
@@ -188,7 +188,7 @@ def _factor_sharding(factor: tuple[int, ...], sharding, parameter: tuple[int, ..
 
 
 def carrying_shardings(shardings: TrainState, cfg: StepConfig, mesh) -> TrainState:
-  """Returns shardings of a state with those of what its transforms carry, which is replicated."""
+  """Returns the shardings of a state and of what its transforms carry, which is replicated."""
   everywhere_same = parallel.replicated(mesh)
 
   def replicate(tree):

@@ -25,9 +25,9 @@ def project_to_budget(priorities: np.ndarray, widths: np.ndarray, budget: int,
 
   where one shift for all layers meets the budget. Fractions are then rounded down, and the layers
   with the largest fractions get one more each, the first of equal ones first. Adding a constant to
-  all priorities changes nothing. Of layers with equal widths, equal priorities keep the same up to
-  one channel, and a larger priority never keeps fewer. Own derivation; the source publishes no
-  formula.
+  all priorities changes nothing. Among layers of equal width, equal priorities keep the same number
+  up to one channel, and a larger priority never keeps fewer. Own derivation; the source publishes
+  no formula.
 
   Args:
     priorities: [N] float, finite; a larger one keeps more.

@@ -123,7 +123,7 @@ class TstNumberCodec:
     return "".join([*pieces, text[end:]])
 
   def pieces(self, text: str) -> list[str]:
-    """Returns the pre-tokens: those of the numbers, and the texts between."""
+    """Returns the pre-tokens: the pieces of the numbers, and the texts between."""
     nested = ([piece] if isinstance(piece, str) else piece for piece in self._split(text))
     return list(itertools.chain.from_iterable(nested))
 
@@ -153,11 +153,11 @@ class TstNumberCodec:
   def new_tokens(self, integer_levels: int = LEVELS, fraction_levels: int = LEVELS) -> list[str]:
     """Returns the tokens that a vocabulary with digits and a point lacks.
 
-    Those of the variant "vocabulary" are 10,000 with `pad`: 1,000 for each of the 10 marked levels.
-    Leading groups without padding have 110 more of 1 and 2 digits at each level of integers, and
-    last groups in lossless mode at each level of fractions. For a tokenizer of transformers:
-    `tokenizer.add_tokens([AddedToken(token, single_word=True) for token in codec.new_tokens()])`
-    and model.vocab_size of at least its new length.
+    For the variant "vocabulary" there are 10,000 with `pad`: 1,000 for each of the 10 marked
+    levels. Leading groups without padding have 110 more of 1 and 2 digits at each level of
+    integers, and last groups in lossless mode at each level of fractions. For a tokenizer of
+    transformers: `tokenizer.add_tokens([AddedToken(token, single_word=True) for token in
+    codec.new_tokens()])` and model.vocab_size of at least its new length.
 
     Args:
       integer_levels, fraction_levels: marked levels; the published ones are 5 and 5.

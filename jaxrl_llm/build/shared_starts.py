@@ -158,8 +158,8 @@ def _digest(path: Path) -> str:
 def key(cfg: Config, learner: Learner) -> str | None:
   """Returns the name of a warm start: a hash of all that it is made of.
 
-  None if it is not to be shared: there is no shared folder, nothing is trained, or the problems
-  come from a hub and may change.
+  None if it cannot be shared: there is no shared folder, nothing is trained, or the problems come
+  from a hub and may change.
   """
   if not cfg.warm_start.steps or jax.process_count() > 1:
     return None

@@ -22,8 +22,8 @@ PARSING = threading.Lock()  # ast.parse of Python 3.11 fails in concurrent threa
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """One run: its name, which ends in _seed<n>, and the flags of experiments/main.py but for
-  --workdir, the last of which is the seed.
+  """One run: its name, which ends in _seed<n>, and its flags of experiments/main.py without
+  --workdir; the last flag is the seed.
   """
 
   name: str
@@ -56,11 +56,11 @@ class Sweep:
 
   Attributes:
     folder: experiments/<table>; results are in its file results.jsonl, a line a run.
-    cells: with distinct names.
-    measure: from a finished run to the JSON-able values that are kept of it.
-    render: from the results by name, and a folder, to the files of the table in it. It leaves out
-      what is missing.
-    method: from (name, preset, flags, number of seeds) to the cells by which the table shows a
+    cells: runs with distinct names.
+    measure: maps a finished run to the JSON-able values that are kept of it.
+    render: writes the files of the table from (results by name, folder) and leaves out what is
+      missing.
+    method: maps (name, preset, flags, number of seeds) to the cells by which the table shows a
       further method; cells of its screening first, and the others once that has its results. None:
       the table has no place for one.
   """

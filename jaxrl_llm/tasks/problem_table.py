@@ -45,7 +45,7 @@ class Source:
   Attributes:
     key: configuration key that holds `path`, for messages.
     path, split: see `readers.read_rows`.
-    mapping: from rows to fields.
+    mapping: converts rows to fields.
     verifier: kind of answer check; an answer that it could never score is a bad row.
     bad_rows: "error", or "drop" to leave out and count bad rows.
     name: put before ids, where several sources are read.
@@ -73,7 +73,7 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
   """Reads all problems of a source into memory.
 
   Args:
-    prompt_ids: from a prompt and its context to ids.
+    prompt_ids: maps a prompt and its context to ids.
     limit: tokens of the longest prompt that is kept; None: all.
 
   Raises:

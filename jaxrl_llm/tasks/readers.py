@@ -38,7 +38,7 @@ def read_rows(key: str, path: str, split: str) -> Iterator[Row]:
     `place` names file and line for error messages.
 
   Raises:
-    ConfigError: nothing there, an unknown kind of file, or a file that cannot be read on.
+    ConfigError: nothing exists there, an unknown kind of file, or a file that cannot be read on.
   """
   file = Path(path)
   if not path:
@@ -108,7 +108,7 @@ def _json(file: Path) -> Iterator[Row]:
 
 
 def _json_array(file: Path) -> Iterator[Row]:
-  """Reads the items one by one, so that one that cannot be read costs no other."""
+  """Reads the items one by one, so that an unreadable item does not affect others."""
   with _open(file) as stream:
     text = stream.read().decode("utf-8-sig", errors="surrogateescape")
   place, number, line, line_end = text.index("[") + 1, 0, 1, 0

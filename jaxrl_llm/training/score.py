@@ -20,8 +20,8 @@ class Scores:
   """Scores of a rollout. Each is [B, L], or None if nothing reads it.
 
   Attributes:
-    anchor_log_probs: f32, nats; None if the anchor is the current policy, which there is when the
-      rollout makes one optimizer batch.
+    anchor_log_probs: f32, nats; None if the anchor is the current policy, as with one optimizer
+      batch per rollout.
     ref_log_probs: f32, nats, of the KL reference.
     sum_pi_squared, values, entropy: f32, under the parameters that scored the anchor.
     in_support: bool, False outside the anchor's pruned vocabulary.

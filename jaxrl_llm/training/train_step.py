@@ -35,8 +35,9 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
 
   The weights of `loss` were computed on the full batch, so it is additive over rows and the split
   changes nothing. Where rows are divided over `data`, each part of it adds up its micro-batches,
-  and the sums meet once, because slices of TPUs are joined there by a slow network. Without
-  experts, that is: a batched `ragged_dot` has no form in which the parts share the weights.
+  and the sums are combined once, because along `data` a slow network joins slices of TPUs. This
+  does not hold with experts: a batched `ragged_dot` has no form in which the parts share the
+  weights.
 
   Args:
     params: the trained leaves, which the gradient is taken for.
@@ -147,7 +148,7 @@ def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig())
   """Returns the shardings of a state: optimizer moments are laid out as their parameters, counters
   are replicated.
 
-  A factor of a moment, which lacks an axis of its parameter, lies as the axes that it has.
+  A factor of a moment, which lacks an axis of its parameter, is laid out by the axes that it has.
   """
   trained, frozen = trainable.shardings(model, cfg, mesh)
   replicated, shapes = parallel.replicated(mesh), trainable.shapes_of(model, cfg)[0]

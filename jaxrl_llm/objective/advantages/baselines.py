@@ -57,7 +57,7 @@ def opmd(inputs: AdvantageInputs, cfg: Opmd) -> Float[Array, "B L"]:
   Its mean over a group is at most 0. With a large tau it is `dr_grpo`.
 
   Deviations: the code multiplies the loss by 1 / (1 + tau), which belongs to the learning rate. A
-  group of one gets 0, there its reward.
+  group of one gets 0, in the code its reward.
 
   Source: `opmd` of Trinity-RFT, "logavgexp"; see arXiv 2509.24203.
   """

@@ -43,8 +43,8 @@ class Records:
 
   @contextlib.contextmanager
   def updating(self, run: RunState, iteration: int) -> Iterator[Callable[[jax.Array], None]]:
-    """Around the steps of an iteration that make the next state; what it yields is called with an
-    array of that state.
+    """Context around the steps of an iteration that make the next state; yields a function that is
+    called with an array of that state.
     """
     del run, iteration
     yield lambda array: None

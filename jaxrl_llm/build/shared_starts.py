@@ -119,7 +119,7 @@ def store(name: str | None, path: Path) -> None:
     shutil.copytree(path, temporary / FILES)
     (temporary / MANIFEST).write_text(json.dumps(hashes(temporary / FILES)))
     if not (folder / name / MANIFEST).is_file():
-      cache.remove(folder / name)  # what a killed process left of one that it removed
+      cache.remove(folder / name)  # left by a process that was killed while it removed one
     try:
       temporary.rename(folder / name)
     except OSError:

@@ -179,7 +179,7 @@ def _names(gold: str, answer: str) -> Verdict | None:
   """Compares words, and refuses variables that differ only in their case."""
   gold_words, answer_words = latex.words(gold), latex.words(answer)
   if gold_words in _WHETHER and (explained := re.match(rf"{gold_words}[,.;]", _phrase(answer))):
-    explanation = _phrase(answer)[explained.end():]  # what follows explains it
+    explanation = _phrase(answer)[explained.end():]  # the explanation
     alternative = re.match(r"(?:or|and|maybe)?(?:yes|no|true|false)(?![a-z])", explanation)
     return Verdict(not alternative, "string")
   is_phrase = gold_words is not None and (

@@ -71,7 +71,7 @@ def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
              strings, as numbers with units, as words, then by algebra.
 
   Several answers where the gold is one are a hedge, and wrong. A last box that never closes is the
-  last answer, which nobody can read.
+  last answer, which cannot be read.
 
   A verifier of a plugin gets the same text and the answer, without white space around it.
 
@@ -117,7 +117,7 @@ def answer_key(completion: str, kind: str | None = None) -> str | None:
   """
   text = after_thinking(completion)
   box = last_boxed(text)
-  kind = kind if kind in KINDS else None  # what a plugin's verifier compares is unknown
+  kind = kind if kind in KINDS else None  # a plugin's kind of comparison is unknown
   if kind == "choice":
     return letter(text)
   if kind == "numeric":

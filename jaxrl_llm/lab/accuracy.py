@@ -127,7 +127,7 @@ def with_tokens(run: RunFolder) -> dict:
   iterations, accuracy = run.series("eval/accuracy")
   sampled_iterations, tokens = run.series("rollout/tokens")
   if run.config["dynamic_sampling"]["enabled"]:
-    # With those of the groups that it dropped.
+    # Includes the tokens of dropped groups.
     sampled_iterations, tokens = run.series("dynamic_sampling/tokens")
   total = np.cumsum(tokens)
   return {"iterations": iterations.tolist(), "accuracy": accuracy.round(6).tolist(),

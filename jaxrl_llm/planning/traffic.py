@@ -16,7 +16,7 @@ _FREE = frozenset("""
 _SLICES = ("dynamic-slice", "slice", "gather")
 _UPDATE = "dynamic-update-slice"
 _ALLOCATES = 'custom_call_target="AllocateBuffer"'  # names memory, and writes none of it
-_LIBRARIES = ("__cublas", "__cudnn")  # their last output is a workspace, of which little is used
+_LIBRARIES = ("__cublas", "__cudnn")  # their last output is a mostly unused workspace
 
 
 @dataclasses.dataclass(frozen=True)

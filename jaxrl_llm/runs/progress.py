@@ -20,7 +20,7 @@ from jaxrl_llm.runs.evaluate import Evaluation
 from jaxrl_llm.types import Params
 
 SAMPLES = 12  # held-out completions shown in the report
-SPACING = 20  # times what a refresh took until the next one, so that they take 5 % of the time
+SPACING = 20  # durations of a refresh between two of them, so that they take 5 % of the time
 logger = logging.getLogger(__name__)
 
 

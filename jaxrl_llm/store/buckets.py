@@ -94,7 +94,7 @@ def _path_in_errors(path: epath.PathLike) -> Iterator[None]:
     yield
   except OSError:
     raise
-  except Exception as error:  # ValueError for most of what a server answers
+  except Exception as error:  # ValueError for most answers of a server
     text = " ".join(str(error).split())[:300]
     raise OSError(errno.EIO, text, os.fspath(path)) from error
 

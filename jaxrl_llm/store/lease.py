@@ -91,7 +91,7 @@ class Lease:
       try:
         self._renew()
       except OSError:
-        pass  # of the network; `check` tries again, and says so
+        pass  # a network error; `check` retries, and reports it
 
   def _renew(self) -> None:
     with self._guard:

@@ -42,7 +42,7 @@ def dated(template: str, date: str) -> str:
     return template
   values = [("%%", PERCENT), *((name, day.strftime(name)) for name in DIRECTIVES), (PERCENT, "%")]
   steps = "".join(f" | replace({name!r}, {value!r})" for name, value in values)
-  # The environment removes the line break after a block, and none of the template's own.
+  # Jinja removes the line break after a block, so the line breaks of the template itself stay.
   return f"{{% macro {CLOCK}(format) %}}{{{{ format{steps} }}}}{{% endmacro %}}\n{template}"
 
 

@@ -90,7 +90,7 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
       name = names.of(place, fields, counts["read"])
       tokens = 0 if name is None else _length(place, row, fields, prompt_ids)
     except ConfigError as error:
-      # A column or a path may be named by what no terminal can show.
+      # The name of a column or a path may not be printable.
       message = str(error).encode(errors="backslashreplace").decode()
       counts["bad"] += 1
       reasons += [message] if counts["bad"] <= SHOWN else []

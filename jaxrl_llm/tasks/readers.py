@@ -18,7 +18,7 @@ ALLOWED = f"{', '.join(KINDS)}, or those but parquet with .gz added"
 DESCRIPTIONS = frozenset({"dataset_info.json", "dataset_infos.json", "dataset_dict.json",
                           "state.json", "croissant.json"})
 _SPACE = re.compile(r"\s*")
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of other bytes
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how surrogateescape decodes other bytes
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 # A row, or its error, so that the caller may continue with the next.
@@ -266,7 +266,7 @@ def _parquet_row(batch, index: int) -> dict | str:
   for name in batch.schema.names:
     try:
       out[name] = batch.column(name)[index].as_py()
-    except ValueError as error:  # of which a text that is not UTF-8 is a kind
+    except ValueError as error:  # text that is not UTF-8 included
       return f"column {name!r}: {error}. Fix: texts in UTF-8."
   return out
 

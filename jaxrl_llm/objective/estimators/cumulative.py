@@ -107,7 +107,7 @@ def prefix_power(log_probs, anchor_log_probs, advantages, mask, cfg):
   does not depend on the position, and neither does the window. Bias falls and variance rises with
   alpha.
 
-  Source: own derivation; nobody has published the values in between. The bounds are `ctpo`'s.
+  Source: own derivation; the values in between are unpublished. The bounds are `ctpo`'s.
   """
   return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
                    Exponents(alpha=cfg.alpha, power=cfg.alpha - 0.5))

@@ -56,7 +56,7 @@ def project_to_budget(priorities: np.ndarray, widths: np.ndarray, budget: int,
       low_shift = shift
     else:
       high_shift = shift
-  # The shift from above is not short of the budget, so that what is missing is a rounding error.
+  # The shift from above does not miss the budget, so that any gap is a rounding error.
   shares = _shares(priorities + high_shift, floor, widths)
   channels = np.floor(shares + 1e-9).astype(np.int64)
   order = np.lexsort((np.arange(len(channels)), -(shares - channels).round(9)))

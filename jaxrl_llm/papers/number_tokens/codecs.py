@@ -23,7 +23,7 @@ VARIANTS = ("marker", "vocabulary")
 LETTERS = "kmbtq"  # markers of 10^3 to 10^15; above them e18, e21, ...
 FRACTION = "p"  # repeated by depth
 LEVELS = 5  # published: from 10^-15 to 10^18, 33 orders of magnitude
-MOST_DIGITS = 18  # of a group; 10^18 strings are no vocabulary, but a bound on what is asked for
+MOST_DIGITS = 18  # of a group; 10^18 strings are no vocabulary, but a bound on requests
 
 # [0-9], because \d is also a digit of other scripts, which are no tokens
 _BEFORE = r"(?<!\w)(?<![0-9]\.)"

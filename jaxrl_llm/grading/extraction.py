@@ -6,6 +6,7 @@ The rules are an own derivation; tests/tasks/test_extraction.py has the known ca
 """
 
 import bisect
+import functools
 import operator
 import re
 from collections import deque
@@ -69,12 +70,19 @@ def without_boxes(text: str) -> str:
   return " ".join([*segments, text[position:]])
 
 
+def before_boxes(text: str) -> str:
+  """Returns the text before the last box, empty without a box."""
+  spans = _spans(text)
+  return text[:spans[-1][0]] if spans else ""
+
+
 def behind_boxes(text: str) -> str:
   """Returns the text after the last box, empty without a box."""
   spans = _spans(text)
   return text[spans[-1][1]:] if spans else ""
 
 
+@functools.lru_cache(8)  # a verdict asks several times about its text
 def _spans(text: str) -> list[tuple[int, int, str | None]]:
   """Returns (start, end, content) of each outermost box, in order; None for one that never closes.
   """

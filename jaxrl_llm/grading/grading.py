@@ -212,6 +212,8 @@ def _number_in_box(box: str) -> Quantity | None:
 def _stated(text: str) -> Quantity | None:
   """Returns the number that a text without a box states as its answer."""
   text = readable(unmarked(text))
+  if not re.search(r"\d", text):
+    text = wordnumbers.written_in_digits(text)
   statement = answer_text(text)
   if statement is None:
     return last_concluded(text)

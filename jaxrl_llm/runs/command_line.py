@@ -135,11 +135,15 @@ def _ignore(_) -> None:
 
 
 def _report(unraisable) -> None:
-  """Prints what cannot be raised, as Python does, but for what TensorStore's threads meet when they
-  call back a loop of Orbax that a failed restore has closed: the restore's own error is printed.
+  """Prints what cannot be raised, as Python does, but for two:
+
+  what TensorStore's threads meet when they call back a loop of Orbax that a failed restore has
+  closed: the restore's own error is printed; and a signal's exception in a destructor, which the
+  run raises again (`Signals`).
   """
   error = unraisable.exc_value
-  if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+  of_loop = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+  if not of_loop and not isinstance(error, (KeyboardInterrupt, Terminated)):
     sys.__unraisablehook__(unraisable)
 
 

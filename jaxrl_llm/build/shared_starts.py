@@ -36,6 +36,9 @@ UNFINISHED, LOCK = ".new-", ".lock-"
 UNREAD = ("iterations", "reward", "dynamic_sampling", "shaping", "estimator", "advantage",
           "aggregation", "correction", "kl", "teacher", "entropy", "critic", "term", "vocabulary",
           "transform", "updates", "evaluation", "checkpoint")
+# As UNREAD, in the section of rollouts: how completions are sampled, not what a row holds.
+UNREAD_ROLLOUT = ("prompts", "group_size", "temperature", "slots", "chunk", "dtype", "cache_dtype",
+                  "quantization", "logit_noise", "meter_rows")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-dtypes",
             "transformers", "tokenizers", "safetensors", "datasets", "pyarrow", "reasoning-gym",
             "qwix")
@@ -184,6 +187,8 @@ def inputs(cfg: Config, learner: Learner) -> dict | None:
   values["mesh"] = dict(learner.mesh.shape)
   del values["plugins"]  # their content counts
   del values["task"]["shuffle_rewards"]  # there are none
+  for name in UNREAD_ROLLOUT:
+    del values["rollout"][name]
   for name in ("learning_rate", "warmup_steps"):  # the warm start has its own schedule
     del values["optimizer"][name]
   data_values = values["task"].get("data", {})

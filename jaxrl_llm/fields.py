@@ -37,7 +37,7 @@ class PluginError(ConfigError):
 class Problems:
   """Collects what independent checks refuse, so that one message names all of it.
 
-  Each check runs in a `with` block of its own, which a ConfigError leaves; `refuse` raises them.
+  Each check runs in a separate `with` block, which a ConfigError leaves; `refuse` raises them.
   """
 
   def __init__(self):
@@ -235,7 +235,7 @@ def shown(value) -> str:
 def checked(key: str, value, hint, meta):
   """Returns `value` in the field's type, if it is in the field's range.
 
-  The text "none" stands for None where the field admits None.
+  The text "none" means None where the field admits None.
 
   Raises:
     ConfigError: a wrong type, a value out of range, or a choice that is not allowed.

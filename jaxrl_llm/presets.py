@@ -16,7 +16,7 @@ from jaxrl_llm.fields import did_you_mean
 
 
 def recipe(estimator: str, advantage: str, aggregation: str, **further) -> dict:
-  """Returns flat config keys; a double underscore in `further` stands for the dot."""
+  """Returns flat config keys; a double underscore in `further` becomes a dot."""
   return {"estimator.name": estimator, "advantage.name": advantage, "aggregation.name": aggregation,
           **{key.replace("__", "."): value for key, value in further.items()}}
 
@@ -61,7 +61,7 @@ _CORE = {
         recipe("ctpo", "grpo", "sequence", **_SEQUENCE_TIS),
     "ctpo_geomean":
         recipe("ctpo_geomean", "grpo", "sequence", **_SEQUENCE_TIS),
-    # Its bounds are unpublished; these are those of `cispo`: above only.
+    # Its bounds are unpublished; these are `cispo`'s: above only.
     "minpro":
         recipe("minpro", "grpo", "token", estimator__clip_high=4.0),
     "prefix_power":
@@ -187,7 +187,7 @@ _CORE = {
 
 
 class _Presets(Mapping):
-  """The package's recipes and those that papers bring, which are imported when they are read."""
+  """The recipes of the package and of papers; the latter are imported when they are read."""
 
   def __getitem__(self, name: str) -> dict:
     if name in _CORE:

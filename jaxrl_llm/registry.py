@@ -1,7 +1,7 @@
 """Methods by name: a table for each kind, and the section of a config that names a method.
 
 A method is a function with the hyperparameters that it reads: a small frozen dataclass of options
-beside the formula. A config holds the method's name and the hyperparameters that were set
+next to the formula. A config holds the method's name and the hyperparameters that were set
 (`Choice`). The table supplies the method's defaults for the other hyperparameters.
 """
 
@@ -133,7 +133,7 @@ class Table(Generic[E]):
     self.entries[name] = entry
 
   def names(self) -> list[str]:
-    """Returns the names of all methods, sorted; imports those that papers bring."""
+    """Returns the names of all methods, sorted; imports the papers' methods."""
     importlib.import_module(self._home)
     for name in paper_table.names(self.kind):
       paper_table.load(self.kind, name)
@@ -197,8 +197,8 @@ class Table(Generic[E]):
                           f"{', '.join(sorted(accepted)) or 'no number'}{hint}. Fix: remove it.")
 
   def numbers(self, choice: "Choice", *, strict: bool = True):
-    """Returns the hyperparameters of the chosen method, with its defaults for those that were not
-    given.
+    """Returns the hyperparameters of the chosen method, with its defaults for hyperparameters that
+    were not given.
 
     Args:
       strict: False ignores hyperparameters that only other methods of the table read, so that one
@@ -240,7 +240,7 @@ class Combination(Table[E]):
   """
 
   def parts(self, name: str) -> dict[str, E]:
-    """Returns the entries that a config's name stands for, in its order.
+    """Returns the entries that a config's name lists, in its order.
 
     Raises:
       ConfigError: an unknown name, or the same one twice.
@@ -294,7 +294,7 @@ class Choice:
       raise AttributeError(number)
     overrides = dict(self.given)
     if number in overrides:
-      object.__setattr__(self, number, overrides[number])  # the next look-up finds it by itself
+      object.__setattr__(self, number, overrides[number])  # the next look-up finds it here
       return overrides[number]
     entry = self.table[self.name]
     if number not in entry.defaults:

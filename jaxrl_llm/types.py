@@ -45,7 +45,7 @@ class PromptBatch:
 
 @struct.dataclass
 class Sampling:
-  """Numbers of the sampling rule. They are traced, so changing one does not recompile.
+  """Parameters of the sampling rule. They are traced, so changing one does not recompile.
 
   top_k, top_p and min_p are applied in this order to the distribution at `temperature`, and the
   kept tokens are renormalised (ops/vocabulary.py). The defaults keep all tokens. They have the
@@ -123,7 +123,7 @@ class Rollout:
 class TokenStats:
   """Statistics of the next-token distribution at given tokens; None where not asked for.
 
-  The shape is that of the tokens, [B, L] for whole rows. There column 0, which nothing precedes, is
+  The shape is the tokens' shape, [B, L] for full rows. There column 0, which nothing precedes, is
   0 (False); prompt and padding columns are either 0 (False) or meaningless.
 
   Attributes:
@@ -138,7 +138,7 @@ class TokenStats:
     mtp_log_probs: f32, of the given token under the head that predicts two tokens ahead, from the
       tokens up to the one but last before it; 0 in columns 0 and 1. At padding it means nothing.
     routing: [N, R, S, k] int32, the experts that each layer sent the token to; padding is routed
-      too. R rows of S tokens are those of the network: [B, L], or the bins of packed rows.
+      too. R rows of S tokens are the network's: [B, L], or the bins of packed rows.
   """
 
   log_probs: Array
@@ -156,7 +156,7 @@ class AdvantageInputs:
   """Everything that an advantage may read. No [B, L] field is read where mask is False.
 
   Attributes:
-    rewards: [B] f32, of the whole row; not read where keep is False.
+    rewards: [B] f32, of the full row; not read where keep is False.
     mask: [B, L] bool, True on policy tokens.
     tokens: [B, L] int32.
     group_id: [B] int32, equal within a group; any integers, in any order.
@@ -170,10 +170,10 @@ class AdvantageInputs:
     correction_weights: [B, L] f32, 0 on rejected tokens; None where not given.
     turn_id: [B, L] int32, the policy's turn, counted from 1; 0 where mask is False. None where not
       given.
-    entropy: [B, L] f32, nats, of the anchor's distribution that the token was drawn from; None
+    entropy: [B, L] f32, nats, of the anchor's distribution that the token was sampled from; None
       where not given.
-    columns: [B, L] arrays by name, those that the advantage asks for (training/columns.py); None
-      where it asks for none.
+    columns: [B, L] arrays by name, which the advantage reads (training/columns.py); None where it
+      asks for none.
     reward_parts: [B, K] f32, the parts whose sum is the row's reward; not read where keep is False.
       None where not given.
   """
@@ -202,9 +202,9 @@ class Bins:
   Attributes:
     capacity: C, tokens of a bin.
     rows: K, rows of a bin, of which some may be empty.
-    shared: [R] int32, how many tokens at the beginning of a row are not laid down again, because
-      they are also those of the last row before it in the bin that has 0 here; None: 0 everywhere.
-      Rows that share with the same row have the same number.
+    shared: [R] int32, tokens at the beginning of a row that are not stored again, because the last
+      row before it in the bin with 0 here begins with the same tokens; None: 0 everywhere. Rows
+      that share with the same row have the same number.
   """
 
   capacity: int = struct.field(pytree_node=False)
@@ -231,14 +231,14 @@ class TrainBatch:
     returns: [B, L] f32, the critic's targets; 0 where mask is False. None without a critic.
     regularizer_weights: [B, L] f32, weights of the KL, entropy and value terms; 0 where mask is
       False. None where they are `loss_weights`.
-    estimator_weights: [B, L] f32, what a statistic of the whole optimizer batch gives each token
+    estimator_weights: [B, L] f32, what a statistic of the full optimizer batch gives each token
       (m2po). None where the estimator needs none.
     in_support: [B, L] bool, False where the token is outside the anchor's pruned vocabulary. None
       where all are inside.
-    bins: how the rows of a micro-batch are packed; None where each has a row of its own.
-    columns: arrays by name that lead with rows: those of training/columns.py that a loss term, the
-      estimator or an update transform asks for, not read where mask is False, and what a transform
-      adds for its term. None where nothing asks.
+    bins: how the rows of a micro-batch are packed; None where each has a separate row.
+    columns: arrays by name that lead with rows: the columns of training/columns.py that a loss
+      term, the estimator or an update transform asks for, not read where mask is False, and what a
+      transform adds for its term. None where nothing asks.
     at_anchor: [B] bool, the same on all rows: True in a rollout's first optimizer batch, where the
       policy still is the anchor. None where no column is of the anchor.
   """
@@ -308,7 +308,7 @@ class TrainState:
 class CarryingState(TrainState):
   """The TrainState of a run whose update transforms carry something from update to update.
 
-  It is a class of its own, so that the checkpoints of other runs stay as they are.
+  It is a separate class, so that the checkpoints of other runs stay as they are.
 
   Attributes:
     carried: by the name of the transform.
@@ -417,7 +417,7 @@ class Problem:
     answer: what the verifier compares a completion with.
     demonstration: a worked completion; None where the task has none.
     id: unique in the task.
-    context: messages of the problem's own before the prompt, as (role, content).
+    context: the problem's own messages before the prompt, as (role, content).
     teacher: name of the teacher of its completions, where `teacher.pretrained` has several.
   """
 
@@ -454,7 +454,7 @@ class Task(Protocol):
   """A source of problems and their verifier.
 
   Each method depends only on its arguments and the seed. With `updates.overlap` two threads use a
-  task at once, one for the next batch and one for evaluation, so whatever a task keeps between
+  task concurrently, one for the next batch and one for evaluation, so whatever a task keeps between
   calls must be thread-safe.
 
   Attributes:
@@ -472,28 +472,32 @@ class Task(Protocol):
   has_demonstrations: bool
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
-    """Training problems of batch `index`: the contiguous share of process `shard` of `shards`."""
+    """Returns the training problems of batch `index`: the contiguous share of process `shard` of
+    `shards`.
+    """
 
   def heldout(self, size: int) -> list[Problem]:
-    """The first `size` held-out problems, the same for every seed; -1: all, if they are counted."""
+    """Returns the first `size` held-out problems, the same for every seed; -1: all, if they are
+    counted.
+    """
 
   def render(self, problem: Problem) -> list[int]:
-    """Token ids of the prompt."""
+    """Returns the token ids of the prompt."""
 
   def reward(self, problem: Problem, completion: str) -> Reward:
-    """The verdict on one completion, given as text."""
+    """Returns the verdict on one completion, given as text."""
 
   def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
-    """The verdicts on problems[i] and completions[i], in order."""
+    """Returns the verdicts on problems[i] and completions[i], in order."""
 
   def longest_prompt(self) -> int:
-    """Tokens of the longest prompt."""
+    """Returns the number of tokens of the longest prompt."""
 
   def longest_demonstration(self) -> int:
-    """Tokens of the longest demonstration."""
+    """Returns the number of tokens of the longest demonstration."""
 
   def demonstration(self, problem: Problem) -> list[int]:
-    """Completion ids of the demonstrated answer, the end of sequence included."""
+    """Returns the completion ids of the demonstrated answer, the end of sequence included."""
 
   def demonstration_mask(self, problem: Problem) -> list[bool]:
-    """True on the ids of `demonstration` that the policy writes."""
+    """Returns True on the ids of `demonstration` that the policy writes."""

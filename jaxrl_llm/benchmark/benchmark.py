@@ -52,7 +52,7 @@ class Settings:
     samples: per problem, at most 4096.
     temperature, top_p, top_k, min_p: see `types.Sampling`. Temperature 0 is greedy; one sample says
       it all then.
-    batch: rows sampled at once; changes speed and memory only.
+    batch: rows sampled together; changes speed and memory only.
     seed: seed of the samples.
   """
 
@@ -115,7 +115,7 @@ def run(sets: list[EvaluationSet], sampler: Sampler, params: Params, settings: S
 
 
 def _plan(evaluation_set: EvaluationSet, settings: Settings) -> Settings:
-  """The settings of a set."""
+  """Returns the settings of a set."""
   if evaluation_set.samples is None:
     return settings
   if not evaluation_set.samples:
@@ -125,7 +125,7 @@ def _plan(evaluation_set: EvaluationSet, settings: Settings) -> Settings:
 
 
 def _described(evaluation_set: EvaluationSet, plan: Settings, description: dict) -> dict:
-  """All that the samples of a set depend on, for settings.json."""
+  """Returns all that the samples of a set depend on, for settings.json."""
   r = evaluation_set.rollout
   return {
       **description,
@@ -170,7 +170,7 @@ def _claim(out: Path, settings: dict) -> None:
 
 
 def read_samples(path: Path) -> dict[int, dict]:
-  """The lines of samples.jsonl by problem. A last line torn by an interruption is dropped.
+  """Returns the lines of samples.jsonl by problem. A last line torn by an interruption is dropped.
 
   Raises:
     ConfigError: another line is damaged.
@@ -251,7 +251,7 @@ def _sample_missing(evaluation_set: EvaluationSet, sampler: Sampler, params: Par
 
 
 def _sample(verdicts: Verdicts, host: Rollout, row: int) -> dict:
-  """JSON-able record of one sample."""
+  """Returns a JSON-able record of one sample."""
   reward, reason = verdicts.given[row], verdicts.given[row].unscored_reason
   if reason is None and not verdicts.keep[row]:
     reason = "void"  # the tool failed, or the row ended without an answer

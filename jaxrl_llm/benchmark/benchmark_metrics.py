@@ -9,18 +9,18 @@ from jaxrl_llm.reporting.tables import markdown_table
 
 
 def summarize(lines: list[dict], seed: int = 0) -> dict[str, dict]:
-  """Metrics of a benchmark: {"value", "low", "high"}, with 95 % intervals of a bootstrap over
-  problems.
+  """Returns metrics of a benchmark: {"value", "low", "high"}, with 95 % intervals of a bootstrap
+  over problems.
 
   - avg@n: share of correct samples, n per problem.
   - pass@k: unbiased, for powers of two up to n.
   - maj@k: of the first k samples. Right answers are one group, the others are grouped by their
     text, and samples without an answer do not vote.
 
-  An unscored sample counts as wrong in all three; it votes for its answer. If there are any, beside
-  each stands the value of the scored samples alone, `avg@n (scored)`: problems with fewer than k of
-  them are left out of pass@k, and those without any of all three. Lengths are in tokens, the stop
-  token included; distinct answers are per problem.
+  An unscored sample counts as wrong in all three; it votes for its answer. If there are any, each
+  metric also has a value of only the scored samples, `avg@n (scored)`: problems with fewer than k
+  of them are left out of pass@k, and problems without any are left out of all three. Lengths are in
+  tokens, the stop token included; distinct answers are per problem.
   """
   samples = [line["samples"] for line in lines]
   metric_values, scored, plain = _at_k(samples), _at_k(samples, scored=True), _plain(samples)
@@ -40,8 +40,8 @@ class _Values(NamedTuple):
 
 
 def _at_k(samples: list[list[dict]], scored: bool = False) -> dict[str, _Values]:
-  """avg@n, pass@k and maj@k of each problem's samples, or of the scored ones alone; NaN for a
-  problem that has too few.
+  """Returns avg@n, pass@k and maj@k of each problem's samples, or of only the scored ones; NaN for
+  a problem that has too few.
   """
   def scored_samples(row: list[dict]) -> list[dict]:
     return [s for s in row if not scored or s["unscored_reason"] is None]
@@ -62,19 +62,19 @@ def _at_k(samples: list[list[dict]], scored: bool = False) -> dict[str, _Values]
 
 
 def _with_interval(estimate: _Values, seed: int) -> dict[str, float | None]:
-  """The entry of a metric with its bootstrap interval."""
+  """Returns the entry of a metric with its bootstrap interval."""
   low, high = bootstrap_interval(estimate.resampled, seed=seed)
   entry = {"value": _mean(estimate.values), "low": low, "high": high}
   return {key: None if np.isnan(x) else x for key, x in entry.items()}
 
 
 def bare(value: float) -> dict[str, float | None]:
-  """The entry of a metric without an interval."""
+  """Returns the entry of a metric without an interval."""
   return {"value": None if np.isnan(value) else value, "low": None, "high": None}
 
 
 def _plain(samples: list[list[dict]]) -> dict[str, float]:
-  """Means and counts without an interval; `samples` are those of each problem."""
+  """Returns means and counts without an interval; `samples` holds each problem's samples."""
   flat = [sample for row in samples for sample in row]
   lengths = np.array([s["length"] for s in flat], float)
   right = np.array([s["correct"] for s in flat])
@@ -95,32 +95,32 @@ def _plain(samples: list[list[dict]]) -> dict[str, float]:
 
 
 def _pass(samples: list[dict], k: int) -> float:
-  """pass@k of a problem; NaN with fewer than k samples."""
+  """Returns pass@k of a problem; NaN with fewer than k samples."""
   if len(samples) < k:
     return float("nan")
   return pass_at_k(len(samples), sum(s["correct"] for s in samples), k)
 
 
 def _vote(samples: list[dict]) -> float:
-  """maj@k of k samples of a problem; NaN without any."""
+  """Returns maj@k of k samples of a problem; NaN without any."""
   keys = [("right",) if s["correct"] else s["answer"] for s in samples]
   return maj_at_k(keys, [s["correct"] for s in samples]) if samples else float("nan")
 
 
 def _mean(values: np.ndarray) -> float:
-  """The mean of the values that are not NaN; NaN if there is none."""
+  """Returns the mean of the values that are not NaN; NaN if there is none."""
   values = values[~np.isnan(values)]
   return float(np.mean(values)) if len(values) else float("nan")
 
 
 def table(metrics: dict[str, dict]) -> str:
-  """Markdown; "-" where there is no value or interval."""
+  """Returns Markdown; "-" where there is no value or interval."""
   rows = [(name, _number(entry["value"]), _interval(entry)) for name, entry in metrics.items()]
   return markdown_table(("", "value", "95 % interval"), rows)
 
 
 def joint_table(metrics_of_set: dict[str, dict[str, dict]]) -> str:
-  """A line for each set: avg@n with its interval, and pass@k and maj@k of the largest k."""
+  """Returns a line for each set: avg@n with its interval, and pass@k and maj@k of the largest k."""
   rows = []
   for name, metrics in metrics_of_set.items():
     first = next(iter(metrics))

@@ -1,1 +1,1 @@
-"""The whole config -> the parts of a run: task, sampler, learner, scores, warm start."""
+"""The full config -> the parts of a run: task, sampler, learner, scores, warm start."""

@@ -2,7 +2,7 @@
 
 A backend is a function of BackendParts that returns (prepare, sample), see `sampler_types`: the
 first takes over the policy's parameters once an iteration, the second samples rows and gives each
-token the log-prob that it was drawn with.
+token the log-prob that it was sampled with.
 """
 
 import functools

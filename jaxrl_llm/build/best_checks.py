@@ -9,8 +9,8 @@ COMPONENT = "eval/component/"
 
 
 def metric_names(heldout_problems: int, evaluation: EvaluationConfig) -> list[str]:
-  """Names of what `evaluate` and `sampled_metrics` return, without those that only some runs have:
-  `component/*`, whose names only the rewards know, `costly` and `too_long`.
+  """Returns the names of what `evaluate` and `sampled_metrics` return, without the metrics of only
+  some runs: `component/*`, whose names only the rewards know, `costly` and `too_long`.
 
   Args:
     heldout_problems: of the run's own task; 0: none are evaluated.
@@ -29,8 +29,8 @@ def metric_names(heldout_problems: int, evaluation: EvaluationConfig) -> list[st
 
 
 def parsed(name: str) -> tuple[str | None, int]:
-  """(metric, 1 if higher is better or -1) of the value of checkpoint.best; the metric of "none" is
-  None.
+  """Returns (metric, 1 if higher is better or -1) of the value of checkpoint.best; the metric of
+  "none" is None.
   """
   if name == "none":
     return None, 1
@@ -39,7 +39,7 @@ def parsed(name: str) -> tuple[str | None, int]:
 
 def filled(checkpoint: CheckpointConfig, evaluation: EvaluationConfig,
            heldout_problems: int) -> CheckpointConfig:
-  """The section with best = none where nothing is evaluated and the key has its default."""
+  """Returns the section with best = none where nothing is evaluated and the key has its default."""
   idle = not metric_names(heldout_problems, evaluation) and not evaluation.patience
   if not idle or checkpoint.best != type(checkpoint).best:
     return checkpoint
@@ -56,7 +56,7 @@ def check(best: str, evaluation: EvaluationConfig, heldout_problems: int, reward
     reward: reward.name.
 
   Raises:
-    ConfigError: listing those that they log, or the keys that wait for an evaluation.
+    ConfigError: listing the metrics that they log, or the keys that wait for an evaluation.
   """
   name, _ = parsed(best)
   logged = metric_names(heldout_problems, evaluation)
@@ -76,7 +76,7 @@ def check(best: str, evaluation: EvaluationConfig, heldout_problems: int, reward
 
 
 def unknown(best: str, patience: int, names: list[str]) -> ConfigError:
-  """The error for the value of checkpoint.best, where evaluations log `names`."""
+  """Returns the error for the value of checkpoint.best, where evaluations log `names`."""
   without = " with evaluation.patience=0" if patience else ""
   return ConfigError(
       f"checkpoint.best = {best!r}: evaluations log {', '.join(names)}. Fix: one of them, with a "

@@ -16,7 +16,7 @@ def copied(cfg: Config) -> Config:
   """Returns a config whose addresses in buckets are paths of local copies (folders.local_copy).
 
   Raises:
-    ConfigError: nothing is there, or an address is of another service; naming the key.
+    ConfigError: the address holds nothing, or is of another service; naming the key.
   """
   values = to_dict(cfg)
   local = {key: _copied(entry, key) for key, entry in values.items() if key not in UNREAD}
@@ -27,7 +27,7 @@ def copied(cfg: Config) -> Config:
 
 
 def _copied(entry, key: str):
-  """A part of a config, with local paths in place of addresses."""
+  """Returns a part of a config, with local paths in place of addresses."""
   if isinstance(entry, dict):
     return {name: _copied(inner, f"{key}.{name}") for name, inner in entry.items()}
   if isinstance(entry, (list, tuple)):

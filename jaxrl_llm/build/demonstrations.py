@@ -1,4 +1,4 @@
-"""The demonstrations of a warm start: those of the task, or of a file."""
+"""The demonstrations of a warm start: the task's, or a file's."""
 
 import dataclasses
 import logging
@@ -24,7 +24,7 @@ class Demonstrations(Dataset):
   """Problems of a file with worked completions."""
 
   def fit(self, width: int, heldout_problems: list[Problem]) -> None:
-    """Leaves out rows of more than `width` tokens, and those with the text of a held-out problem.
+    """Leaves out rows of more than `width` tokens, and rows with the text of a held-out problem.
 
     Raises:
       ConfigError: a row has no demonstration, or no row is left.
@@ -63,7 +63,8 @@ def demonstrating(warm: WarmStartConfig, task_cfg: TaskConfig, rollout: RolloutC
   task = make_task(task_cfg, seed, warm.batch_size, limits=rollout, tokenizer=tokenizer)
   if not warm.path:
     return task
-  # A file of demonstrations needs no answers: what is imitated stands for them, and nobody asks.
+  # A file of demonstrations needs no answers: its completions fill the answer column, which is
+  # unread.
   data_cfg = DataConfig(path=warm.path, split=warm.split, mapping=warm.mapping,
                         prompt_column=warm.prompt_column, answer_column=warm.completion_column,
                         demonstration_column=warm.completion_column, verifier="exact")

@@ -18,9 +18,9 @@ from jaxrl_llm.parallel import processes
 def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
   """Checks that rows divide over the devices that hold them, and that overlap cannot deadlock.
 
-  Groups must divide over processes, too, because each process has whole ones. Two threads that
-  launch programs with collectives on the same devices may wait for each other forever: each device
-  runs its programs in the order in which it received them, and the order may differ between
+  Groups must divide over processes, too, because no group is split between processes. Two threads
+  that launch programs with collectives on the same devices may wait for each other forever: each
+  device runs its programs in the order in which it received them, and the order may differ between
   devices.
 
   Args:
@@ -57,8 +57,8 @@ def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
 
 
 def _in_order(rollout: RolloutConfig, mesh: MeshConfig, dynamic_sampling: bool) -> bool:
-  """Whether all devices get the programs of sampling and training in the same order, or those of
-  sampling wait for no other device.
+  """Returns whether overlap cannot deadlock: all devices get the programs of sampling and training
+  in the same order, or the programs of sampling wait for no other device.
 
   One program that samples is enqueued before the updates. An engine of one device has no
   collectives. With one process, devices of `mesh.rollout` are the better way. A server's rows need
@@ -138,7 +138,7 @@ def _rollout_devices_fix(mesh: MeshConfig, count: int, max_devices: int,
                          sampled: list[tuple[str, int]], trained: list[tuple[str, int]]) -> str:
   """Suggests a value of mesh.rollout for an error message, or '' if no value divides the rows.
 
-  Of several values, suggests the one nearest to half of the `count` devices.
+  If several values fit, it is the one nearest to half of the `count` devices.
 
   Args:
     max_devices: devices that may sample.

@@ -25,7 +25,7 @@ class Rows:
   """Settings of a completion, for the samplers of training and evaluation.
 
   Attributes:
-    cfg: lengths, turns, and how many decode at once.
+    cfg: lengths, turns, and how many rows decode at the same time.
     group_size: completions of each prompt.
     stop_ids, pad_id: token ids of the task.
     environment: ends turns by tools or stop strings; None without either.
@@ -40,7 +40,7 @@ class Rows:
   @staticmethod
   def of_task(cfg: RolloutConfig, task: Task, environment: Environment | None,
          group_size: int | None = None) -> "Rows":
-    """The rows of a run's task; `group_size` None: as the config says."""
+    """Returns the rows of a run's task; `group_size` None: as the config says."""
     return Rows(cfg, cfg.group_size if group_size is None else group_size, task.stop_ids,
                 task.tokenizer.pad_token_id, environment)
 
@@ -76,9 +76,9 @@ def make_prepare(cfg: RolloutConfig, model: Model, mesh: Mesh, rollout_mesh: Mes
 
 
 def on_own(prepare: PrepareFn, mesh: Mesh) -> PrepareFn:
-  """`prepare`, whose copy is then the one on this process's devices.
+  """Returns `prepare` with its copy restricted to this process's devices.
 
-  All processes make the copy together. From there each samples alone.
+  All processes make the copy together. After that each samples without the others.
   """
   if not parallel.spans_processes(mesh):
     return prepare
@@ -87,7 +87,7 @@ def on_own(prepare: PrepareFn, mesh: Mesh) -> PrepareFn:
 
 
 def _copied(params: Params, mesh: Mesh) -> Params:
-  """Returns the parameters whole on each device of a mesh."""
+  """Returns the parameters, replicated on each device of a mesh."""
   return parallel.transfer(params, parallel.replicated(mesh))
 
 
@@ -115,8 +115,8 @@ def sampler_on(sampling: Mesh, mesh: Mesh, model: Model, rows: Rows) -> SampleFn
 
 
 def _sampler(model: Model, rows: Rows, mesh: Mesh) -> SampleFn:
-  """One compiled program, or the engine's host loop with rollout.slots, which tools and stop
-  strings need.
+  """Returns one compiled program, or the engine's host loop with rollout.slots, which tools and
+  stop strings need.
   """
   r, environment = rows.cfg, rows.environment
   if not r.slots:
@@ -158,7 +158,7 @@ def in_flight_sampler(sampling: Mesh, mesh: Mesh, model: Model, rows: Rows) -> I
 
 
 def _engine_parts(rows: Rows) -> dict[str, Any]:
-  """Sizes of the engine and settings of turns, by the names of `engine.run`."""
+  """Returns sizes of the engine and settings of turns, by the names of `engine.run`."""
   r, group = rows.cfg, rows.group_size
   # A group of one row has no prefix to share, so it may run on several devices.
   slots = -(-r.slots // processes.count())
@@ -178,7 +178,7 @@ def _engine_parts(rows: Rows) -> dict[str, Any]:
 
 
 def _row_environment(environment: Environment | None, problems) -> Environment | None:
-  """The environment of a batch, told its problems where it wants to know them."""
+  """Returns the environment of a batch; it gets the batch's problems if it has `for_rows`."""
   if problems is not None and hasattr(environment, "for_rows"):
     return environment.for_rows(problems)
   return environment
@@ -201,7 +201,7 @@ def _engine_metrics(cfg: RolloutConfig, stats: engine.Stats) -> dict[str, float]
 
 
 def _program(model: Model, rows: Rows, mesh: Mesh) -> Callable[..., Rollout]:
-  """One compiled program that samples each prompt's rows, from prepared parameters."""
+  """Returns one compiled program that samples each prompt's rows, from prepared parameters."""
   r = rows.cfg
   cfg = SamplerConfig(rows.group_size, r.max_new_tokens, r.window, rows.stop_ids, rows.pad_id,
                       min_new_tokens=r.min_new_tokens)

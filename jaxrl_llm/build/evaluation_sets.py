@@ -32,13 +32,13 @@ class EvaluationSet:
 
   Attributes:
     name: in `evaluation.sets`; empty for the held-out problems of the run's own task.
-    task: renders and judges the problems; its tokenizer is that of the run.
+    task: renders and judges the problems; its tokenizer is the run's.
     problems: at least one.
     cfg: what the task was made from.
-    rollout: the lengths of a completion and its prompt, what ends it, and how many are sampled at
-      once.
+    rollout: the lengths of a completion and its prompt, what ends it, and how many are sampled
+      together.
     seed: seed of the run.
-    samples, temperature: of its own; None: those of the run, or of the command that evaluates.
+    samples, temperature: of this set; None: as in the run, or in the command that evaluates.
   """
 
   name: str
@@ -51,7 +51,7 @@ class EvaluationSet:
   temperature: float | None = None
 
   def named(self, metrics: dict[str, float]) -> dict[str, float]:
-    """Metrics eval/* under the names that they have for this set."""
+    """Returns metrics eval/* under the names that they have for this set."""
     return {named(self.name, metric): value for metric, value in metrics.items()}
 
   @property
@@ -60,22 +60,24 @@ class EvaluationSet:
     return getattr(self.task, "counts", {}).get("heldout_too_long", 0)
 
   def key(self, key: jax.Array) -> jax.Array:
-    """The key of this set's samples: rows of two sets with the same id have different noise."""
+    """Returns the key of this set's samples: rows of two sets with the same id have different
+    noise.
+    """
     return jax.random.fold_in(key, zlib.crc32(self.name.encode())) if self.name else key
 
 
 def named(name: str, metric: str) -> str:
-  """The name that a metric eval/* has for the set of a name: eval/<name>/*."""
+  """Returns the name that a metric eval/* has for the set of a name: eval/<name>/*."""
   return metric.replace("eval/", f"eval/{name}/", 1) if name else metric
 
 
 def chosen(evaluation: EvaluationConfig) -> list[tuple[str, EvaluationSetConfig]]:
-  """The sets that are not left out by `problems = 0`."""
+  """Returns the sets that are not left out by `problems = 0`."""
   return [(name, section) for name, section in evaluation.sets if section.problems]
 
 
 def make_sets(cfg: Config, task: Task, needed: bool = True) -> list[EvaluationSet]:
-  """The task's own held-out problems, if it has any, and the sets of a resolved config.
+  """Returns the task's own held-out problems, if it has any, and the sets of a resolved config.
 
   Args:
     needed: False: there may be none, which the log says.
@@ -105,7 +107,7 @@ def make_sets(cfg: Config, task: Task, needed: bool = True) -> list[EvaluationSe
 
 
 def _make_set(name: str, section: EvaluationSetConfig, run: EvaluationSet) -> EvaluationSet:
-  """A set's problems and task; messages of the task get the set's keys.
+  """Returns a set's problems and task; messages of the task get the set's keys.
 
   Args:
     run: the run's own set, whose tokenizer, lengths and seed serve all.
@@ -127,7 +129,9 @@ def _make_set(name: str, section: EvaluationSetConfig, run: EvaluationSet) -> Ev
 
 
 def task_config(section: EvaluationSetConfig, run: TaskConfig) -> TaskConfig:
-  """The config of a set's task. It checks answers in as many processes, and as long, as the run."""
+  """Returns the config of a set's task. It checks answers in as many processes, and as long, as the
+  run.
+  """
   data_cfg = DataConfig(heldout_path=section.path, heldout_split=section.split,
                         heldout_too_long=section.too_long, mapping=section.mapping,
                         prompt_column=section.prompt_column, answer_column=section.answer_column,
@@ -140,7 +144,7 @@ def task_config(section: EvaluationSetConfig, run: TaskConfig) -> TaskConfig:
 
 
 def _with_set_keys(message: str, key: str, section: EvaluationSetConfig) -> str:
-  """A message of the task, with the keys that the user has set."""
+  """Returns a message of the task, with the keys that the user has set."""
   for task_key, mine in (("task.data.heldout_too_long", "too_long"), ("task.data.heldout_", ""),
                        ("task.data.", ""), ("task.heldout_problems", "problems")):
     message = message.replace(task_key, f"{key}.{mine}")

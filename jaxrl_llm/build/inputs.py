@@ -38,7 +38,7 @@ Digests = dict[str, dict[str, str]]
 
 
 def check(workdir: str | Path, cfg: Config, only: str = "") -> None:
-  """Refuses a run whose inputs are not those that it began with.
+  """Refuses a run whose inputs have changed since it started.
 
   Args:
     cfg: of the run, resolved.
@@ -65,7 +65,7 @@ def check(workdir: str | Path, cfg: Config, only: str = "") -> None:
 
 
 def record(workdir: str | Path, now: Digests) -> None:
-  """Notes the inputs of a run that begins, of `digests`; those that are noted already stay as they
+  """Records the inputs of a run that starts, from `digests`; inputs recorded earlier stay as they
   are.
   """
   path = path_of(workdir) / FILE
@@ -94,7 +94,7 @@ def digests(cfg: Config, only: str = "") -> Digests:
 
 
 def _read(path: Path) -> Digests:
-  """The digests of a run's folder; empty if there are none.
+  """Returns the digests of a run's folder; empty if there are none.
 
   Raises:
     ConfigError: the file is damaged.
@@ -110,7 +110,7 @@ def _read(path: Path) -> Digests:
 
 
 def _changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
-  """A text for each file that is another one, gone or new."""
+  """Returns a text for each file that is another one, gone or new."""
   out = [f"{name} is gone" for name in before if name not in now]
   out += [f"{name} (SHA-256 {before[name][:12]} then, {now[name][:12]} now)"
           for name in before if name in now and now[name] != before[name]]
@@ -119,7 +119,9 @@ def _changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
 
 def _asked_files(task: TaskConfig, warm: WarmStartConfig,
                  evaluation: EvaluationConfig) -> dict[str, dict[str, Path]]:
-  """The files of problems, demonstrations and examples by key, then by their names in messages."""
+  """Returns the files of problems, demonstrations and examples by key, then by their names in
+  messages.
+  """
   data_cfg = getattr(task, "data", None)
   paths = [("task.prompt.examples", task.prompt.examples, "train")]
   if data_cfg is not None:
@@ -135,18 +137,19 @@ def _asked_files(task: TaskConfig, warm: WarmStartConfig,
 
 
 def _files_of_numbers(name: str, section: Choice) -> dict[str, dict[str, Path]]:
-  """The files that the numbers of a plugin's method name, by key."""
+  """Returns the files that the numbers of a plugin's method name, by key."""
   return {f"{name}.{key}": {value: Path(value)} for key, value in section.given
           if isinstance(value, str) and key.endswith(PLACES) and Path(value).is_file()}
 
 
 def _paths_of(key: str, path: str, split: str) -> list[tuple[str, Path]]:
-  """(name, file) of the files that a path names for a split."""
+  """Returns (name, file) of the files that a path names for a split."""
   return [(str(file), file) for file in files_of(key, path, split)]
 
 
 def _checkpoint_files(pretrained: str) -> dict[str, Path]:
-  """The files of a checkpoint, and of its base where it is an adapter, by their names inside.
+  """Returns the files of a checkpoint, and of its base where it is an adapter, by their names
+  inside.
 
   None where it is not found, which whoever reads it says.
   """

@@ -98,7 +98,8 @@ class Learner:
 
 def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...],
                  teachers: Teachers | None = None) -> Learner:
-  """The learner of a resolved config; `stop_ids` are the task's, `teachers` as in `make_scoring`.
+  """Returns the learner of a resolved config; `stop_ids` are the task's, `teachers` as in
+  `make_scoring`.
 
   Raises:
     ConfigError: `model.attention` cannot serve packed rows.
@@ -137,7 +138,7 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
 
 
 def _checked(packer: Packer | None, model: Model, mesh: Mesh) -> Packer | None:
-  """The packer, if the model's attention can see what its bins need; raises ConfigError."""
+  """Returns the packer, if the model's attention can see what its bins need; raises ConfigError."""
   if packer is not None:
     form = row_attention.SHARED if packer.shared_prompts else row_attention.PACKED
     row_attention.choose(model.config, packer.bins.capacity,

@@ -13,7 +13,7 @@ from jaxrl_llm.types import Params
 
 def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Config | None = None,
              devices=None, plugins: str = "") -> tuple[Built, Params]:
-  """(built, parameters) of a run's checkpoint. The caller closes the sampler.
+  """Returns (built, parameters) of a run's checkpoint. The caller closes the sampler.
 
   Args:
     override: its task, evaluation sets, mesh, and lengths of prompts and completions replace the
@@ -39,8 +39,8 @@ def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Con
 
 
 def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Built, Params]:
-  """(built, parameters) of a Hugging Face directory, in its own dtype, for the task of `cfg`. The
-  caller closes the sampler.
+  """Returns (built, parameters) of a Hugging Face directory, in its own dtype, for the task of
+  `cfg`. The caller closes the sampler.
 
   Raises:
     ConfigError: the task does not fit the model.
@@ -53,8 +53,8 @@ def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Built, 
 
 
 def _build(cfg: Config, devices=None) -> Built:
-  """`setup.build` without what only training reads: a warm start, whose demonstrations the task may
-  lack, and the choice of the best checkpoint, whose metric may be that of another set.
+  """Calls `setup.build` without what only training reads: a warm start, whose demonstrations the
+  task may lack, and the choice of the best checkpoint, whose metric may belong to another set.
   """
   changed = dataclasses.replace(
       cfg,
@@ -67,7 +67,8 @@ def _build(cfg: Config, devices=None) -> Built:
 
 
 def described(cfg: Config) -> dict[str, Any]:
-  """Returns the part of a config on which evaluation samples depend beside the sets; JSON-able."""
+  """Returns the part of a config on which evaluation samples depend, without the sets; JSON-able.
+  """
   return {
       "reward": to_dict(cfg.reward),
       "tool": to_dict(cfg.tool),

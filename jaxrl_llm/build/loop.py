@@ -83,8 +83,8 @@ class Schedule:
     rollouts: which completions are written and kept.
     profile: iterations that are traced.
     overlap: whether the next batch is sampled during the updates.
-    wait_for_updates: whether the loop waits for the updates before it samples, so that each time is
-      measured by itself; False where both run at once.
+    wait_for_updates: whether the loop waits for the updates before it samples, so that each is
+      timed separately; False where both run at the same time.
     title: title of the progress bar.
   """
 
@@ -116,7 +116,7 @@ class Loop:
 
 
 def make_loop(cfg: Config, task: Task, learner: Learner, sampler: Sampler) -> Loop:
-  """The loop of a resolved config; the other arguments as `setup.build` returns them."""
+  """Returns the loop of a resolved config; the other arguments as `setup.build` returns them."""
   multi_process = processes.count() > 1
   overlap = cfg.updates.overlap
   schedule = Schedule(
@@ -130,7 +130,7 @@ def make_loop(cfg: Config, task: Task, learner: Learner, sampler: Sampler) -> Lo
 
 
 def make_source(cfg: Config, task: Task, sampler: Sampler) -> RolloutSource:
-  """The source of a run's rollouts, for a resolved config."""
+  """Returns the source of a run's rollouts, for a resolved config."""
   max_draws = cfg.dynamic_sampling.max_draws if cfg.dynamic_sampling.enabled else 0
   uses_server = bool(cfg.server.url)
   return RolloutSource(

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 def resolve(cfg: Config) -> Config:
-  """The config with every default filled in and every combination checked.
+  """Returns the config with every default filled in and every combination checked.
 
   Raises:
     ConfigError: naming key, value, what is allowed, and a fix; of all that independent checks
@@ -114,7 +114,7 @@ def warn_of_off_policy_data(cfg: Config) -> None:
 
 
 def _check_groups(advantage: AdvantageConfig, size: int, dynamic_sampling: bool) -> None:
-  """Methods that compare the rows of a group need groups of several rows."""
+  """Refuses groups that are too small for a method that compares their rows."""
   name = advantage.name
   if advantages.spec(name).group and size < 2:
     raise ConfigError(
@@ -154,7 +154,8 @@ def _check_reward_parts(advantage: AdvantageConfig, shaping: ShapingConfig, shuf
 
 
 def _check_anchor(correction: CorrectionConfig, anchor: str) -> None:
-  """A correction weight corrects what a ratio to the behavior policy corrects already."""
+  """Refuses a correction weight that corrects what a ratio to the behavior policy corrects already.
+  """
   set_rules = [n for n in ("level", "reject") if getattr(correction, n) not in ("none", ())]
   if anchor == "behavior" and set_rules:
     rule = f"correction.{set_rules[0]} = {getattr(correction, set_rules[0])!r}"
@@ -166,7 +167,9 @@ def _check_anchor(correction: CorrectionConfig, anchor: str) -> None:
 
 def _check_interpolated(correction: CorrectionConfig, anchor: str, kl: KLConfig,
                         step: StepConfig) -> None:
-  """An interpolated anchor is there in the loss only, and counts policies by their updates."""
+  """Checks an interpolated anchor: it exists only in the loss, and counts policies by their
+  updates.
+  """
   stepping = [name for name, x in transforms.active(step).items() if x.recomputes_anchor]
   conflicts = {"correction.batch_normalize = True": correction.batch_normalize,
                "kl.place = 'reward'": kl.coef and kl.place == "reward",
@@ -208,7 +211,7 @@ def _check_parts(cfg: Config) -> None:
 
 
 def _check_lengths(buffer: int, rollout: RolloutConfig) -> None:
-  """Lengths and texts at which a completion ends."""
+  """Checks the lengths and texts at which a completion ends."""
   limit = rollout.max_new_tokens
   if buffer >= limit:
     raise ConfigError(

@@ -42,10 +42,10 @@ class Sampler:
 
   Attributes:
     sampling: temperature and vocabulary of the training rollouts.
-    mesh: the devices that train; prompts are placed on those of this process, and rollouts come
+    mesh: the devices that train; prompts are placed on this process's devices, and rollouts come
       back to all of them.
-    rollout_mesh: the devices that sample: those of `mesh` in this process, unless mesh.rollout sets
-      some apart.
+    rollout_mesh: the devices that sample: those of `mesh` in this process, unless mesh.rollout
+      reserves some.
     environment: ends turns by tools or stop strings, in training and evaluation; None without
       either.
     prepare: copies parameters to `rollout_mesh` in the rollout's numerics and the layout of
@@ -83,7 +83,7 @@ class Sampler:
 
 
 def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh: Mesh) -> Sampler:
-  """The sampler of a run, which the caller closes.
+  """Returns the sampler of a run, which the caller closes.
 
   Args:
     mesh, rollout_mesh: the devices that train and that sample.
@@ -114,8 +114,8 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
 
 
 def sampling_of(rollout: RolloutConfig, vocabulary: VocabularyConfig, side: str) -> Sampling:
-  """Temperature and vocabulary of a side, `sampler` or `trainer` (see `vocabulary.side`), and the
-  sampler's noise.
+  """Returns the temperature and vocabulary of a side, `sampler` or `trainer` (see
+  `vocabulary.side`), and the sampler's noise.
   """
   rules = vocabulary.rules if vocabulary.side in ("both", side) else {}
   noise = rollout.logit_noise if side == "sampler" else 0.0
@@ -124,7 +124,7 @@ def sampling_of(rollout: RolloutConfig, vocabulary: VocabularyConfig, side: str)
 
 def make_run_environment(rollout: RolloutConfig, tool: ToolConfig, environment: EnvironmentConfig,
                          task: Task, task_name: str) -> Environment | None:
-  """The environment that ends turns; None if rows end by stop token and length only.
+  """Returns the environment that ends turns; None if rows end by stop token and length only.
 
   The Python sandbox has as many workers as the engine has threads.
 
@@ -147,7 +147,7 @@ def make_run_environment(rollout: RolloutConfig, tool: ToolConfig, environment: 
 
 
 def tool_of(cfg: ToolConfig, task: Task, task_name: str, max_turns: int) -> tuple[str, str]:
-  """(tool, protocol) of a run with turns: the config's, else the task's.
+  """Returns (tool, protocol) of a run with turns: the config's, else the task's.
 
   Args:
     task_name, max_turns: task.name and rollout.max_turns.

@@ -30,14 +30,16 @@ from jaxrl_llm.types import Params, Task
 
 def read_config(workdir: str | Path, devices=None,
                 plugins: str = "") -> tuple[Config, list[jax.Device]]:
-  """(resolved config, devices) to inspect a run with; arguments of `setup.build`.
+  """Returns (resolved config, devices) to inspect a run with; arguments of `setup.build`.
 
   Overlap, rollout devices, the server, quantization and shared_prefix are off, so that a run can be
   read on one device without optional libraries.
 
   Args:
-    devices: the devices at hand; None: all. Those that the run used for rollouts only are left out.
-    plugins: the plugins that may be imported: `run` for those that the run names, or their names.
+    devices: the devices at hand; None: all. Devices that the run used for rollouts only are left
+      out.
+    plugins: the plugins that may be imported: `run` for the plugins that the run names, or their
+      names.
 
   Raises:
     ConfigError: the folder is no run's, or its config names other plugins.
@@ -64,7 +66,8 @@ def read_config(workdir: str | Path, devices=None,
 
 def build_learner(workdir: str | Path, devices=None,
                   plugins: str = "") -> tuple[Config, Task, Learner]:
-  """The config, task and learner of a run, as `read_config` changes them. Nothing is to be closed.
+  """Returns the config, task and learner of a run, as `read_config` changes them. Nothing needs
+  closing.
 
   Raises:
     ConfigError: as `read_config`, or an input of the run is not what it was (inputs.py).
@@ -75,11 +78,11 @@ def build_learner(workdir: str | Path, devices=None,
 
 
 def choose(workdir: str | Path, which: str | int = "latest") -> int:
-  """The iteration of a run's parameters: of the newest checkpoint, of the best evaluation, or the
-  named one.
+  """Returns the iteration of a run's parameters: of the newest checkpoint, of the best evaluation,
+  or the named one.
 
   Raises:
-    ConfigError: it does not exist; the message lists those there are.
+    ConfigError: it does not exist; the message lists the existing ones.
   """
   saved_iterations = checkpoints.iterations(workdir)
   best_iterations = checkpoints.iterations(workdir, BEST)
@@ -104,7 +107,7 @@ def choose(workdir: str | Path, which: str | int = "latest") -> int:
 
 
 def _folder(workdir: Path, iteration: int) -> Path:
-  """The folder of a checkpoint, or else of the best parameters."""
+  """Returns the folder of a checkpoint, or else of the best parameters."""
   if iteration in checkpoints.iterations(workdir):
     return workdir / "checkpoints" / str(iteration) / "default"
   return workdir / BEST / str(iteration)
@@ -112,7 +115,8 @@ def _folder(workdir: Path, iteration: int) -> Path:
 
 def restore_start(cfg: Config, learner: Learner, workdir: str | Path,
                   which: str | int = "latest") -> tuple[int, Start]:
-  """(iteration, trained and frozen parameters) of a checkpoint, laid out for the learner's mesh.
+  """Returns (iteration, trained and frozen parameters) of a checkpoint, laid out for the learner's
+  mesh.
 
   No optimizer state is read.
 
@@ -134,7 +138,9 @@ def restore_start(cfg: Config, learner: Learner, workdir: str | Path,
 
 def restore_trained(cfg: Config, learner: Learner, workdir: str | Path,
                     which: str | int = "latest") -> tuple[int, Params]:
-  """(iteration, parameters that the model reads) of a checkpoint; raises as `restore_start`."""
+  """Returns (iteration, parameters that the model reads) of a checkpoint; raises as
+  `restore_start`.
+  """
   iteration, start = restore_start(cfg, learner, workdir, which)
   return iteration, learner.merged(start)
 

@@ -34,7 +34,7 @@ from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
 
 RECOMPUTED, BEHAVIOR, CURRENT = "recomputed", "behavior", "current"
 INTERPOLATED = "interpolated"
-OF_THE_LOSS = (CURRENT, INTERPOLATED)  # anchors that the loss makes of its own log-probs
+OF_THE_LOSS = (CURRENT, INTERPOLATED)  # anchors that the loss makes from its own log-probs
 
 
 class ScoreFn(Protocol):
@@ -74,7 +74,8 @@ class Scoring:
     part_count: parts of each reward that the advantage reads, as far as its weights say, at least
       1; 0: it reads none.
     sampling: temperature and vocabulary that rows are scored with.
-    stats: statistics that the anchor's pass finds beside the log-probs, for their readers.
+    stats: statistics that the anchor's pass computes in addition to the log-probs, for their
+      readers.
     score: the anchor's pass.
     columns: the passes of the columns that the run reads, by name.
     statistics: columns that are statistics of the anchor's pass, as (column, statistic).
@@ -102,7 +103,7 @@ class Scoring:
 
 def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...],
                  teachers: Teachers | None = None) -> Scoring:
-  """The passes that a resolved config needs; `stop_ids` are the task's.
+  """Returns the passes that a resolved config needs; `stop_ids` are the task's.
 
   Without a teacher, where a column reads one, its network is the policy's: for plans.
   """
@@ -140,7 +141,9 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
 
 def _column_pass(entry: ColumnEntry, parts: ColumnParts, teachers: list[Model],
                  compiled: Callable[..., ColumnFn]) -> ColumnFn:
-  """The compiled pass of a column; where several teachers' parameters are read, one of each."""
+  """Returns the compiled pass of a column; where several teachers' parameters are read, one of
+  each.
+  """
   passes = tuple(compiled(entry.function(parts._replace(teacher=teacher)))
                  for teacher in (teachers if TEACHER in entry.reads else teachers[:1]))
   if len(passes) == 1:
@@ -149,8 +152,8 @@ def _column_pass(entry: ColumnEntry, parts: ColumnParts, teachers: list[Model],
 
 
 def _by_row(passes: tuple[ColumnFn, ...], place: int, *arguments, **packed) -> jax.Array:
-  """The column of rows with different teachers: each teacher scores the batch, one after the other,
-  and a row keeps what its own found.
+  """Returns the column of rows with different teachers: each teacher scores the batch, one after
+  the other, and a row keeps what its own found.
 
   Args:
     place: of the `ByRow` among the arguments.
@@ -169,14 +172,15 @@ def _by_row(passes: tuple[ColumnFn, ...], place: int, *arguments, **packed) -> j
 @jax.jit
 def _with_teacher(teacher_index: jax.Array, index: int, values: jax.Array,
                   fallback: jax.Array) -> jax.Array:
-  """`values` in the rows of the teacher of this index, `fallback` elsewhere; both [B, L]."""
+  """Returns `values` in the rows of the teacher of this index, `fallback` elsewhere; both [B, L].
+  """
   return jnp.where((teacher_index == index)[:, None], values, fallback)
 
 
 def abstract_scores(scoring: Scoring, params, rollout: Rollout, **options) -> Scores:
-  """Shapes and dtypes of what `score_rollout` finds for abstract arguments, with parts of rewards
-  where the advantage reads them; `params` stand for the reference and the base, too, and for a
-  teacher in plans.
+  """Returns shapes and dtypes of what `score_rollout` returns for abstract arguments, with parts of
+  rewards where the advantage reads them; `params` also serve as the reference and the base, and as
+  a teacher in plans.
   """
   score = functools.partial(score_rollout, scoring, **options)
   rows, policies = rollout.length.shape[0], dict.fromkeys(POLICIES, params)
@@ -190,8 +194,8 @@ def abstract_scores(scoring: Scoring, params, rollout: Rollout, **options) -> Sc
 
 
 def make_meter(rollout: RolloutConfig, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:
-  """The meter's pass over `rollout.meter_rows` rows, rounded up to divide over the devices; None if
-  that is 0.
+  """Returns the meter's pass over `rollout.meter_rows` rows, rounded up to divide over the devices;
+  None if that is 0.
   """
   if not rollout.meter_rows:
     return None
@@ -223,13 +227,13 @@ def anchor_columns(anchor: str, columns: dict[str, ColumnEntry]) -> tuple[tuple[
 
 
 def advantage_stats(cfg: AdvantageConfig) -> frozenset[str]:
-  """Returns the statistics of the anchor's pass that the advantage reads beside the log-probs."""
+  """Returns the statistics of the anchor's pass that the advantage reads, without the log-probs."""
   return advantages.needs(cfg) & {"sum_pi_squared", "values", "entropy"}
 
 
 def scored_stats(advantage: AdvantageConfig, statistics: tuple[tuple[str, str], ...],
                  restricted: bool) -> frozenset[str]:
-  """Statistics that the anchor's pass must find beside the log-probs.
+  """Returns the statistics that the anchor's pass must compute in addition to the log-probs.
 
   Args:
     statistics: of `anchor_columns`.
@@ -286,6 +290,6 @@ def score_rollout(scoring: Scoring, policies: dict[str, Params | ByRow | None],
     metered = TokenStats(stats.log_probs, in_support=stats.in_support)
   return scores.replace(
       sum_pi_squared=stats.sum_pi_squared, values=stats.values, entropy=stats.entropy, own=metered,
-      # The pruned vocabulary matters only beside a recomputed anchor.
+      # The pruned vocabulary matters only with a recomputed anchor.
       in_support=stats.in_support if recomputed else None,
       current_log_probs=stats.log_probs if scoring.anchor in OF_THE_LOSS else None)

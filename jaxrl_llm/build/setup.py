@@ -27,7 +27,7 @@ __all__ = ["Built", "build", "build_learner", "load_plugins", "resolve",
 
 
 class Built(NamedTuple):
-  """Result of `build`, to be unpacked at once.
+  """Result of `build`, to be unpacked by the caller.
 
   Attributes:
     cfg: resolved, with the model shapes of the checkpoint in `pretrained`.
@@ -41,7 +41,7 @@ class Built(NamedTuple):
 
 
 def build(cfg: Config, devices=None, *, training: bool = True) -> Built:
-  """Everything that a run needs, for a resolved config. The caller closes the sampler.
+  """Returns everything that a run needs, for a resolved config. The caller closes the sampler.
 
   Args:
     devices: of the run; None: all there are.
@@ -70,7 +70,7 @@ def build_learner(cfg: Config, devices=None, *,
       that independent checks refuse, in one message.
   """
   cfg = bucket_inputs.copied(cfg)
-  # First and alone: what follows makes a list of a batch's problems.
+  # Before all other checks, because these list a batch's problems.
   size_checks.check(None if cfg.pretrained else cfg.model, cfg.rollout, cfg.evaluation,
                     cfg.task.heldout_problems,
                     cfg.updates.staleness if cfg.parameters.train == "all" else 0)
@@ -107,7 +107,7 @@ def log_sampling(pretrained: str, ours: dict[str, float]) -> None:
   """Says where the sampling defaults of a checkpoint are others than ours, which are used.
 
   Args:
-    pretrained: the checkpoint; empty: nothing is said.
+    pretrained: the checkpoint; empty: nothing is logged.
     ours: as in `recommended_sampling.differing_sampling`.
   """
   if not pretrained:

@@ -36,6 +36,9 @@ UNFINISHED, LOCK = ".new-", ".lock-"
 UNREAD = ("iterations", "reward", "dynamic_sampling", "shaping", "estimator", "advantage",
           "aggregation", "correction", "kl", "teacher", "entropy", "critic", "term", "vocabulary",
           "transform", "updates", "evaluation", "checkpoint")
+# As UNREAD, in the section of rollouts: how completions are sampled, not what a row holds.
+UNREAD_ROLLOUT = ("prompts", "group_size", "temperature", "slots", "chunk", "dtype", "cache_dtype",
+                  "quantization", "logit_noise", "meter_rows")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-dtypes",
             "transformers", "tokenizers", "safetensors", "datasets", "pyarrow", "reasoning-gym",
             "qwix")
@@ -83,7 +86,7 @@ def fetch(name: str | None, path: Path) -> bool:
 
 @contextlib.contextmanager
 def reserved(name: str | None) -> Iterator[None]:
-  """While inside, other runs of this machine that want the same start wait, and then copy it.
+  """Makes other runs of this machine that want the same start wait, and then copy it.
 
   A process that ends in any way releases it. Without file locks in the folder, each run trains.
 
@@ -106,7 +109,7 @@ def reserved(name: str | None) -> Iterator[None]:
 
 
 def store(name: str | None, path: Path) -> None:
-  """Copies the start at `path` into the shared folder, unless it is there or too large.
+  """Copies the start at `path` into the shared folder, unless it exists already or is too large.
 
   Args:
     name: as in `fetch`.
@@ -119,7 +122,7 @@ def store(name: str | None, path: Path) -> None:
     shutil.copytree(path, temporary / FILES)
     (temporary / MANIFEST).write_text(json.dumps(hashes(temporary / FILES)))
     if not (folder / name / MANIFEST).is_file():
-      cache.remove(folder / name)  # what a killed process left of one that it removed
+      cache.remove(folder / name)  # left by a process that was killed while it removed one
     try:
       temporary.rename(folder / name)
     except OSError:
@@ -158,8 +161,8 @@ def _digest(path: Path) -> str:
 def key(cfg: Config, learner: Learner) -> str | None:
   """Returns the name of a warm start: a hash of all that it is made of.
 
-  None if it is not to be shared: there is no shared folder, nothing is trained, or the problems
-  come from a hub and may change.
+  None if it cannot be shared: there is no shared folder, nothing is trained, or the problems come
+  from a hub and may change.
   """
   if not cfg.warm_start.steps or jax.process_count() > 1:
     return None
@@ -184,6 +187,8 @@ def inputs(cfg: Config, learner: Learner) -> dict | None:
   values["mesh"] = dict(learner.mesh.shape)
   del values["plugins"]  # their content counts
   del values["task"]["shuffle_rewards"]  # there are none
+  for name in UNREAD_ROLLOUT:
+    del values["rollout"][name]
   for name in ("learning_rate", "warmup_steps"):  # the warm start has its own schedule
     del values["optimizer"][name]
   data_values = values["task"].get("data", {})

@@ -1,7 +1,7 @@
 """Refuses sizes whose arrays cannot exist on the machine, before minutes pass without a line.
 
-Only what a run certainly holds is counted, so that nothing is refused that could run. What a run
-will need in full is `experiments/plan.py`'s to say.
+Only what a run certainly holds is counted, so that nothing is refused that could run.
+`experiments/plan.py` computes what a run needs in full.
 """
 
 import decimal
@@ -33,7 +33,7 @@ def check(model: ModelConfig | None, rollout: RolloutConfig, evaluation: Evaluat
   Args:
     model: None: a checkpoint sets the shapes.
     heldout: problems.
-    staleness: copies of all parameters beside the current ones.
+    staleness: copies of all parameters in addition to the current ones.
 
   Raises:
     ConfigError: naming the largest of the keys that a need follows from, and both sizes.
@@ -112,7 +112,7 @@ def needs(m: ModelConfig | None, r: RolloutConfig, e: EvaluationConfig, heldout:
 
 
 def model_arrays(m: ModelConfig) -> list[tuple[str, int, dict[str, int]]]:
-  """As `needs`, of a network alone."""
+  """As `needs`, of only a network."""
   names = ["vocab_size", "width", "num_layers", "num_heads", "head_dim", "mlp_width"]
   names += ["num_experts", "expert_width"] if m.num_experts else []
   arrays = [("the parameters", parameter_count(m) * WORD,
@@ -124,7 +124,7 @@ def model_arrays(m: ModelConfig) -> list[tuple[str, int, dict[str, int]]]:
 
 
 def parameter_count(m: ModelConfig) -> int:
-  """Numbers of a network's matrices."""
+  """Returns the number of entries of a network's matrices."""
   attention = m.width * m.head_dim * (2 * m.num_heads + 2 * m.num_kv_heads)
   dense = len(m.dense_layers) if m.num_experts else m.num_layers
   experts = m.num_experts * m.width * (3 * m.expert_width + 1)
@@ -133,18 +133,18 @@ def parameter_count(m: ModelConfig) -> int:
 
 
 def host_bytes() -> int:
-  """Memory of this host, without what it could swap."""
+  """Returns the memory of this host, without what it could swap."""
   return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def device_bytes() -> int:
-  """Memory of all devices that say how much they have; a CPU's is the host's."""
+  """Returns the memory of all devices that say how much they have; a CPU's is the host's."""
   limits = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()
             if device.platform != "cpu"]
   return sum(limits) * processes.count()
 
 
 def text(count: int) -> str:
-  """A number of bytes in the largest unit that leaves 1 or more."""
+  """Returns a number of bytes in the largest unit that leaves 1 or more."""
   power = min((max(count, 1).bit_length() - 1) // 10, len(UNITS) - 1)
   return f"{decimal.Decimal(count) / 1024**power:.3g} {UNITS[power]}"  # a float has not all digits

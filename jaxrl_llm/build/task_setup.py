@@ -46,7 +46,7 @@ class TaskSections(NamedTuple):
 
   @classmethod
   def of(cls, cfg) -> "TaskSections":
-    """Returns those of a config that has the shapes of its checkpoint."""
+    """Returns the sections of a config that has the shapes of its checkpoint."""
     return cls(cfg.task, cfg.reward, cfg.rollout, cfg.tool, cfg.environment, cfg.warm_start,
                cfg.seed, cfg.model.vocab_size)
 
@@ -60,8 +60,8 @@ def checked_task(s: TaskSections, tokenizer, problems: Problems, *,
     training: False: it is only evaluated, so that the task needs no training problem.
 
   Returns:
-    None where the task cannot be made as the config says. What the rest of the config lacks is then
-    found with a task that reads the file as its rows suggest.
+    None where the task cannot be made as the config says. Then the other sections are checked with
+    a task that reads the file as its rows suggest.
   """
   try:
     task = rewarded(make_task(s.task, s.seed, s.rollout.prompts, tokenizer=tokenizer,
@@ -78,7 +78,7 @@ def checked_task(s: TaskSections, tokenizer, problems: Problems, *,
     # With other problems the sizes are unchecked, and a batch may be too large to list.
     check_task(s.task, task, s.rollout.prompts if training and not problems.errors else 0)
   if lacking_methods(task):
-    return task  # said above; nothing else can be asked of it
+    return task  # reported above; nothing else can be checked
   with problems:
     if s.warm_start.path and s.warm_start.steps:  # refuses a bad file
       demonstrating(s.warm_start, s.task, s.rollout, s.seed, tokenizer)
@@ -123,7 +123,7 @@ def _likely_task(s: TaskSections, tokenizer, problems: Problems, error: ConfigEr
     with problems, survey.unlogged():
       try:
         return make_task(likely, s.seed, s.rollout.prompts, tokenizer=tokenizer)
-      except NoRowsError:  # the cause of its first row is said above
+      except NoRowsError:  # the cause of its first row is reported above
         return None
   return None
 

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
                workdir: Path) -> Start:
-  """The start of a run: `warm_start.steps` updates of the trained parameters.
+  """Returns the start of a run: `warm_start.steps` updates of the trained parameters.
 
   It is kept in `workdir/warm_start` and read from there if the run is started again. One that
   another run made of the same inputs is copied there instead of being trained (shared_starts.py).
@@ -71,8 +71,8 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
 
 
 def frozen_start(pretrained: str, learner: Learner, workdir: Path) -> Params | None:
-  """The frozen parameters of a run: `pretrained`'s, or the random ones in its folder; None if all
-  are trained.
+  """Returns the frozen parameters of a run: `pretrained`'s, or the random ones in its folder; None
+  if all are trained.
 
   Raises:
     FileNotFoundError: the folder does not hold them.
@@ -98,7 +98,8 @@ def _abstract(learner: Learner) -> Start:
 
 
 def initial(pretrained: str, seed: int, learner: Learner) -> Params:
-  """All parameters before any update: those of the checkpoint `pretrained`, or random ones."""
+  """Returns all parameters before any update: the checkpoint `pretrained`'s, or random ones.
+  """
   if pretrained:
     return _checkpoint_params(pretrained, learner)
   layout = parallel.param_shardings(learner.model, learner.mesh)
@@ -106,7 +107,7 @@ def initial(pretrained: str, seed: int, learner: Learner) -> Params:
 
 
 def _checkpoint_params(pretrained: str, learner: Learner) -> Params:
-  """A checkpoint's parameters: in f32 if all are trained; otherwise in its dtype."""
+  """Returns a checkpoint's parameters: in f32 if all are trained; otherwise in its dtype."""
   dtype = "float32" if learner.cfg.parameters.train == "all" else None
   model = learner.model.config
   _, params, report = hf.load_pretrained(
@@ -119,8 +120,8 @@ def _checkpoint_params(pretrained: str, learner: Learner) -> Params:
 
 
 def _initial_split(pretrained: str, seed: int, learner: Learner) -> Start:
-  """`trainable.split` of `initial`: frozen leaves are the same arrays, trained ones are laid out
-  for the mesh.
+  """Returns `trainable.split` of `initial`: frozen leaves are the same arrays, trained ones are
+  laid out for the mesh.
   """
   params, parameters = initial(pretrained, seed, learner), learner.cfg.parameters
   if parameters.train == "all":
@@ -130,7 +131,7 @@ def _initial_split(pretrained: str, seed: int, learner: Learner) -> Start:
   def trained_leaves(params, key):
     return trainable.split(params, parameters, key)[0]
 
-  # Adapters have a key of their own, so that they do not repeat the random numbers of parameters.
+  # Adapters have a separate key, so that they do not repeat the random numbers of parameters.
   key = jax.random.fold_in(jax.random.key(seed), ADAPTER_KEY)
   trained = jax.jit(trained_leaves, out_shardings=layout)(params, key)
   return Start(trained, trainable.frozen_of(params, parameters))
@@ -138,7 +139,7 @@ def _initial_split(pretrained: str, seed: int, learner: Learner) -> Start:
 
 def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
            start: Start) -> Params:
-  """The trained leaves after `warm_start.steps` updates.
+  """Returns the trained leaves after `warm_start.steps` updates.
 
   Raises:
     NonFiniteError: a gradient is not finite; nothing is saved.
@@ -171,7 +172,9 @@ def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
 
 
 def progress(steps, description: str, **options) -> tqdm:
-  """A progress bar: live on a terminal, a line every ten seconds in a log; only in process 0."""
+  """Returns a progress bar: live on a terminal, a line every ten seconds in a log; only in process
+  0.
+  """
   return tqdm(steps, desc=description, mininterval=0.5 if sys.stderr.isatty() else 10.0,
               disable=not processes.is_main(), **options)
 
@@ -199,6 +202,6 @@ def demonstrations(task: Task, index: int, width: int) -> SupervisedBatch:
 
 
 def weighed(batch: SupervisedBatch) -> SupervisedBatch:
-  """Equal weights for all counted tokens of the batch, over all processes."""
+  """Returns equal weights for all counted tokens of the batch, over all processes."""
   return batch.replace(
       loss_weights=loss_weights(batch.loss_weights > 0, None, None, AggregationConfig("token")))

@@ -4,7 +4,7 @@
 the frozen, hashable `Config`. `python -m jaxrl_llm.config` prints the commented listing.
 
 A method (estimator, advantage, aggregation, shaping, task) owns its hyperparameters: a small frozen
-dataclass beside its formula. A section of the config is a method's name and that class's fields. A
+dataclass next to its formula. A section of the config is a method's name and that class's fields. A
 number that is left out, or None in a ConfigDict, has the method's default; "none" means no bound.
 """
 
@@ -80,14 +80,14 @@ __all__ = [
 def base_config():
   """Returns a ConfigDict of all keys with their defaults, for `configs/*.py` to edit.
 
-  A method's own hyperparameters are None, which stands for the method's default.
+  A method's own hyperparameters are None, which means the method's default.
   """
   from jaxrl_llm.config import named  # Here: kernels and benchmarks run without ml_collections.
 
   return named.config_dict_of(Config)
 
 
-# Sections that only one task reads: defined beside that task, and importable from here, too.
+# Sections that only one task reads: defined next to that task, and importable from here, too.
 _OF_TASKS = {
     "CountdownConfig": "jaxrl_llm.tasks.countdown",
     "DataConfig": "jaxrl_llm.tasks.data",

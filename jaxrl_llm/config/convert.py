@@ -13,7 +13,7 @@ from jaxrl_llm.fields import SHOWN, ConfigError, Problems, checked, options, sho
 from jaxrl_llm.registry import Choice
 
 NAME = "<name>"  # of a section whose name the user chooses, in listings and messages
-# Keys of former versions, which a run's folder may have, and what took their place.
+# Keys of former versions, which a run's folder may have, and their replacements.
 REMOVED = {
     "model.value_head": "it is on where the advantage needs values: advantage.name=gae",
     "rollout.compaction": "the last completions are always gathered into a batch of half the size",
@@ -46,7 +46,7 @@ def _unset(cls) -> dict[str, Any]:
 def keys() -> list[str]:
   """Returns all keys of a config in full, also the hyperparameters of loaded plugins.
 
-  `<name>` stands for a name that the user chooses.
+  `<name>` is a name that the user chooses.
   """
   full_keys = list(_flat(defaults(Config)))
   hints = typing.get_type_hints(Config)
@@ -212,7 +212,7 @@ def to_dict(cfg) -> dict[str, Any]:
          if "sections" in field.metadata else _plain(getattr(cfg, name))
          for name, field in options(type(cfg)).items()}
   if isinstance(cfg, Choice):
-    # None would stand for the method's default.
+    # None would mean the method's default.
     out |= {key: "none" if value is None else _plain(value) for key, value in cfg.given}
   return out
 
@@ -224,11 +224,11 @@ def _plain(value):
 
 
 def section_hint(name: str, full: str) -> str:
-  """Returns where a name that is no section stands: the keys and values that have it.
+  """Returns a hint for a name that is no section: the keys and values that have it.
 
   Args:
     name: of the unknown section, such as lora.
-    full: the key in which it stands, such as parameters.lora.rank.
+    full: the key that contains it, such as parameters.lora.rank.
   """
   all_keys = keys()
   near = [key for key in all_keys if name in key.rsplit(".", 1)[-1].split("_")]

@@ -1,4 +1,4 @@
-"""The commented listing of keys: those that a config reads, or all."""
+"""The commented listing of keys: all, or only the keys that a config reads."""
 
 import dataclasses
 from collections.abc import Iterator

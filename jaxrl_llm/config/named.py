@@ -47,7 +47,7 @@ class Named(config_dict.ConfigDict):
 
 class Open(config_dict.ConfigDict):
   """A section that admits keys that no registered method reads: the arguments of a method that is
-  looked up in a library. `from_dict` refuses those that the chosen method lacks.
+  looked up in a library. `from_dict` refuses arguments that the chosen method lacks.
   """
 
   def __getitem__(self, key):

@@ -120,7 +120,7 @@ class EntropyConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CriticConfig:
-  """The value head, trained beside the policy where the advantage needs values."""
+  """The value head, trained with the policy where the advantage needs values."""
 
   coef: float = option(0.5, "weight of the value loss", low=0.0, when=CRITIC)
   clip: float | None = option(
@@ -141,7 +141,7 @@ class TermConfig(Choice):
 class VocabularyConfig:
   """Restricts the policy to the tokens that these rules keep, and renormalises it over them.
 
-  The rules apply in the order top_k, top_p, min_p (ops/vocabulary.py). min_p alone is dynamic
+  The rules apply in the order top_k, top_p, min_p (ops/vocabulary.py). Only min_p is dynamic
   vocabulary pruning (DVP): it keeps the tokens with p >= min_p * max p.
   """
 
@@ -169,7 +169,7 @@ class LossConfig:
     top_k, top_p, min_p: the rules of VocabularyConfig, if they apply to the trainer.
     min_new_tokens, stop_ids: the stop tokens are banned before this many completion tokens.
     max_new_tokens: only this many columns after a row's prompt are scored. None: all columns.
-    term: the terms beside those of kl, entropy and critic. None: there is none.
+    term: the terms in addition to kl, entropy and critic. None: there is none.
     mtp_coef: weight in `sft_loss` of the module that predicts two tokens ahead. None: the model has
       no such module, or `policy_loss` is meant.
   """

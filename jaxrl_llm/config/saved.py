@@ -12,7 +12,7 @@ from jaxrl_llm.config.sections import Config
 from jaxrl_llm.fields import ConfigError, options
 from jaxrl_llm.registry import Choice
 
-OF_RUN = "run"  # in --plugins: those that the run's config names
+OF_RUN = "run"  # in --plugins: the plugins that the run's config names
 
 
 def read_saved(path: Path, fix: str) -> dict:
@@ -34,7 +34,7 @@ def read_saved(path: Path, fix: str) -> dict:
 
 
 def permit(content: dict, plugins: str, path: Path) -> None:
-  """Refuses a run's config that names plugins beyond those of the flag --plugins.
+  """Refuses a run's config that names plugins which the flag --plugins does not name.
 
   To import a plugin is to run its code, and a run's folder may come from elsewhere.
 

@@ -39,14 +39,14 @@ from jaxrl_llm.registry import ADVANTAGES, Choice, Combination, Table
 
 STEPS, DEMONSTRATED = when("warm_start.steps"), (when("warm_start.steps"), when(".path"))
 MTP = when("has_mtp", text="a loss term of the module that predicts two tokens ahead")
-BIN_TILE, LONG_ROW = 128, 1024  # tokens; kernels of attention want long rows in whole tiles
+BIN_TILE, LONG_ROW = 128, 1024  # tokens; kernels of attention want long rows in full tiles
 SAMPLED = when("samples_heldout", text="evaluation.samples, or samples of a set, above 0")
 PARTIAL, LORA = when(".train", "lora", "selected"), when(".train", "lora")
 
 
 @dataclasses.dataclass(frozen=True, init=False)
 class ShapingConfig(Choice):
-  """Changes to the verified reward, over whole groups."""
+  """Changes to the verified reward, over complete groups."""
 
   name: str = option("none", "reward rule: shorter is better (grpo_lambda), or 1 and -1 (signed)")
   overlong_buffer: int = option(0, "tokens before the length limit over which a penalty grows; 0: "
@@ -163,7 +163,7 @@ class EvaluationConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-  """Checkpoints of the whole run."""
+  """Checkpoints of the full run."""
 
   every: int = option(10, "iterations between checkpoints", low=1)
   keep: int = option(2, "checkpoints kept; at least 2, so that a torn newest one has a predecessor",
@@ -282,8 +282,8 @@ class Config:
   def bin_tokens(self) -> int:
     """Returns the tokens of a bin that rows are packed into.
 
-    They are those of the longest row or, with shared prompts, of a group as far as it is within the
-    budget; in whole tiles where that is long.
+    They are the tokens of the longest row or, with shared prompts, of a group as far as it is
+    within the budget; rounded up to tiles where that is long.
     """
     tile = math.lcm(BIN_TILE if self.row_length >= LONG_ROW else 1, self.mesh.sequence)
     tiles = -(-self.row_length // tile)

@@ -1,6 +1,6 @@
 """The task, its rewards, its tool, and how a problem's text becomes a prompt.
 
-A key that only one task reads is defined beside that task, in tasks/.
+A key that only one task reads is defined next to that task, in tasks/.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ class TaskConfig(Choice):
 
 @dataclasses.dataclass(frozen=True)
 class SetPromptConfig(PromptConfig):
-  """The prompt of an evaluation set: the task's, or one of its own."""
+  """The prompt of an evaluation set: the task's, or a separate one."""
 
   style: str = option(OF_TASK, "as task.prompt.style; task: all of task.prompt",
                       choices=(OF_TASK, "plain", "completion", "chat"))
@@ -58,7 +58,7 @@ class SetPromptConfig(PromptConfig):
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSetConfig:
-  """Held-out problems from a file of their own; the verifier alone judges their answers."""
+  """Held-out problems from a separate file; only the verifier judges their answers."""
 
   path: str = option("", "as task.data.heldout_path")
   split: str = option("test", "split of a `datasets` folder or hub name")

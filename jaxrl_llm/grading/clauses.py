@@ -21,7 +21,7 @@ def holds_number(text: str) -> bool:
 
 
 def before_reason(text: str) -> str:
-  """Returns what stands before "because", "since", "if", "rather than"."""
+  """Returns the text before "because", "since", "if", "rather than"."""
   reason = _REASON.search(text)
   return text[:reason.start()] if reason else text
 
@@ -47,7 +47,7 @@ def _is_summed(head: str, breakdown: str) -> bool:
 
 
 def without_brackets(text: str) -> str:
-  """Returns a text without the brackets that hold remarks; those of formulas stay."""
+  """Returns a text without the brackets that hold remarks; brackets of formulas stay."""
   return _BRACKETS.sub("", text)
 
 

@@ -1,4 +1,4 @@
-"""Whether two expressions that a checker takes for equal differ after all: exact numbers.
+"""Exact comparison of two expressions that a checker takes for equal: they may differ after all.
 
 math-verify compares numbers up to a tiny absolute difference, and takes a difference of fractions
 with large powers for zero. Here rationals are compared exactly, other numbers to as many digits as

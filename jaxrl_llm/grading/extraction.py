@@ -6,6 +6,7 @@ The rules are an own derivation; tests/tasks/test_extraction.py has the known ca
 """
 
 import bisect
+import functools
 import operator
 import re
 from collections import deque
@@ -15,7 +16,7 @@ MOST_MARKS = 20  # the last ones are looked at
 
 
 def after_thinking(text: str) -> str:
-  """Returns the text after the last `</think>`, or the whole text if it has no thinking block.
+  """Returns the text after the last `</think>`, or the full text if it has no thinking block.
 
   A thinking block that is never closed leaves nothing.
   """
@@ -27,10 +28,10 @@ def after_thinking(text: str) -> str:
 def boxes(text: str) -> list[str]:
   r"""Returns the contents of all boxes, \boxed{...} and \fbox{...}, in order.
 
-  Braces must balance; escaped ones do not count. Of nested boxes the outer one counts, and the
+  Braces must balance; escaped ones do not count. If boxes are nested, the outer one counts, and the
   inner ones are unwrapped. A box that never closes is the last one and empty, since its content is
-  unknown. `\boxed 5` ends at the next dollar sign, or without one at the next
-  space; in prose, "in \boxed, as you asked", the command is no box.
+  unknown. `\boxed 5` ends at the next dollar sign, or without one at the next space; in prose, "in
+  \boxed, as you asked", the command is no box.
   """
   return [content or "" for _, _, content in _spans(text)]
 
@@ -61,7 +62,7 @@ def answer_boxes(text: str) -> list[str]:
 
 
 def without_boxes(text: str) -> str:
-  """Returns the text with every box taken out."""
+  """Returns the text with every box removed."""
   segments, position = [], 0
   for start, end, _ in _spans(text):
     segments.append(text[position:start])
@@ -69,12 +70,19 @@ def without_boxes(text: str) -> str:
   return " ".join([*segments, text[position:]])
 
 
+def before_boxes(text: str) -> str:
+  """Returns the text before the last box, empty without a box."""
+  spans = _spans(text)
+  return text[:spans[-1][0]] if spans else ""
+
+
 def behind_boxes(text: str) -> str:
-  """Returns the text behind the last box, empty without a box."""
+  """Returns the text after the last box, empty without a box."""
   spans = _spans(text)
   return text[spans[-1][1]:] if spans else ""
 
 
+@functools.lru_cache(8)  # a verdict asks several times about its text
 def _spans(text: str) -> list[tuple[int, int, str | None]]:
   """Returns (start, end, content) of each outermost box, in order; None for one that never closes.
   """
@@ -160,7 +168,7 @@ def unwrap(text: str, opener: re.Pattern) -> str:
 
 
 _BOX = re.compile(r"\\(?:f?boxed|fbox)\s{0,3}\{")
-# A box that is opened, or the begun command at the end of a text that was cut off.
+# A box that is opened, or the incomplete command at the end of a text that was cut off.
 _OPENED = re.compile(r"\\(?:f?boxed|fbox)\s{0,3}\{|\\f?bo(?:x(?:e(?:d)?)?)?\s{0,3}\Z")
 # TeX would box one token; authors mean all that follows. Words are no content.
 _BARE_BOX = re.compile(
@@ -172,6 +180,6 @@ _BETWEEN_BOXES = re.compile(
     r"|和|或|、){0,40}"
     r"|[\s$,;.()\\\]]{0,20}(?:\bor\b|\boder\b|\bou\b|或者?)(?! rather)(?:[ ,]{1,3}[A-Za-z']{1,12})"
     r"{0,4}[\s$,:()\\\[]{0,20}")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped whole
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped as one
 _MARK = re.compile(r"####|(?i:\bans(?:wer)?\b)\*{0,2}(?:\s{0,3}[:：=]|\s{1,3}is\b:?)"
                    r"|答案\s{0,3}[:：是为]")

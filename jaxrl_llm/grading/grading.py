@@ -1,7 +1,7 @@
 """The verdict on a completion: cheap comparisons first, algebra in a worker process last.
 
 `judge` may end in a `Question`, which a worker decides with math-verify (grading/verifier_pool.py).
-Where the answer stands is found in grading/extraction.py, numbers with units are read in
+The answer is located in grading/extraction.py, numbers with units are read in
 grading/quantities.py, formulas get one spelling in grading/latex.py and are compared in
 grading/comparisons.py.
 """
@@ -61,17 +61,17 @@ def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
 
   All kinds read the text after the thinking block. They compare
 
-    exact    the box's content, or without a box the whole text, up to white space.
+    exact    the box's content, or without a box the full text, up to white space.
     numeric  the box, which must be a number with at most a unit, or is left to algebra. Without a
              box, the number that the statement after the last mark of an answer ("####",
-             "answer:") concludes, else that of the last sentence with a number; see
+             "answer:") concludes, else the one of the last sentence with a number; see
              `conclusions.concluded`. 5% is 5 and 0.05; see `quantities.equal`.
     choice   a letter A to J; see `letters.letter`.
     math     the last box, or all boxes if the gold has as many answers; there must be one. As
              strings, as numbers with units, as words, then by algebra.
 
   Several answers where the gold is one are a hedge, and wrong. A last box that never closes is the
-  last answer, which nobody can read.
+  last answer, which cannot be read.
 
   A verifier of a plugin gets the same text and the answer, without white space around it.
 
@@ -117,7 +117,7 @@ def answer_key(completion: str, kind: str | None = None) -> str | None:
   """
   text = after_thinking(completion)
   box = last_boxed(text)
-  kind = kind if kind in KINDS else None  # what a plugin's verifier compares is unknown
+  kind = kind if kind in KINDS else None  # a plugin's kind of comparison is unknown
   if kind == "choice":
     return letter(text)
   if kind == "numeric":
@@ -212,6 +212,8 @@ def _number_in_box(box: str) -> Quantity | None:
 def _stated(text: str) -> Quantity | None:
   """Returns the number that a text without a box states as its answer."""
   text = readable(unmarked(text))
+  if not re.search(r"\d", text):
+    text = wordnumbers.written_in_digits(text)
   statement = answer_text(text)
   if statement is None:
     return last_concluded(text)

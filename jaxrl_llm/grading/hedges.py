@@ -1,4 +1,4 @@
-"""Whether a number is hedged: by another one that is joined to it, by a bound, or by a denial.
+"""Detects hedged numbers: by another number that is joined to them, by a bound, or by a denial.
 
 Rules: own derivation; known cases are in tests/grading/answer_forms.jsonl.
 """

@@ -92,7 +92,7 @@ def _stated(text: str, match: re.Match) -> str | None:
 def _is_joined(text: str, end: int, label: str) -> bool:
   """Returns whether another letter is joined to the one that ends here: "A or B", "(A), (C)".
 
-  In "B, A and C are too small" the others begin a clause of their own.
+  In "B, A and C are too small" the others begin a separate clause.
   """
   if _ELSE.match(text, end):
     return True
@@ -111,7 +111,8 @@ def _is_joined(text: str, end: int, label: str) -> bool:
 def _on_lines(text: str) -> str | None:
   """Returns the letter of lines that begin with one; None if they have several.
 
-  A last line that is only a letter counts alone, unless the line before is only another.
+  If the last line is only a letter, only that letter counts, unless the line before is only
+  another.
   """
   lines = [line for line in text.splitlines()[-200:] if line.strip()]
   last_letters = [match and (match[1] or match[2]).upper()

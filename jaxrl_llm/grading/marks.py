@@ -29,7 +29,7 @@ def unmarked(text: str) -> str:
 
 
 def _without_dollars(match: re.Match) -> str:
-  """Takes the dollars off "$x = 5$" and leaves those of "$5 and $6"."""
+  """Removes the dollars from "$x = 5$" and leaves the dollars of "$5 and $6"."""
   inside = match[1]
   formula = re.fullmatch(r"[^A-Za-z]*|.*[=\\^_].*|[A-Za-z]", inside)
   return f" {inside} " if formula else match[0]
@@ -38,7 +38,7 @@ def _without_dollars(match: re.Match) -> str:
 _FONT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|boldsymbol|emph|underline"
                    r"|operatorname)\s{0,3}\{")
 _DISPLAY = re.compile(r"(?<!\\)\\[()\[\]]|\\[,;:! ]|\\q?quad(?![a-zA-Z])|~(?!\d)")
-# Tags, and what GSM8K's calculator is told: 2+1=<<2+1=3>>3.
+# Tags, and GSM8K's calculator annotations: 2+1=<<2+1=3>>3.
 _TAG = re.compile(r"</?[a-zA-Z]{1,12}>|<<[^<>\n]{1,200}>>")
 _STRUCK = re.compile(r"~~[^~\n]{1,200}~~")
 _LINE_MARK = re.compile(r"(?m)^[ \t]{0,8}(?:>[ \t](?!\d)|#{1,3}[ \t]|#{5,6}[ \t]"

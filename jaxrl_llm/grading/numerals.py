@@ -43,7 +43,7 @@ class Number:
 
   @property
   def is_free(self) -> bool:
-    """Whether the number may be what the sentence is about."""
+    """Returns whether the number may be what the sentence is about."""
     return self.stands_alone and not (self.bounded or self.circumstance or self.ordinal)
 
 
@@ -91,7 +91,7 @@ def alternatives(stated: list[Number], text: str) -> bool:
 
 
 def joined(between: str) -> bool:
-  """Returns whether what stands between two numbers joins two statements."""
+  """Returns whether the text between two numbers joins two statements."""
   return bool(re.search(r"\band\b|[,;&|/]|\bor\b", between))
 
 
@@ -118,7 +118,7 @@ _FUNCTION_BEFORE = re.compile(
     r"|root|square|cube"
     r"|power|factorial|logarithm|reciprocal|opposite|negative|multiple) of|log|ln|sin|cos|tan"
     r"|sqrt|minus"
-    r"|negative|plus)\s(?:the )?)\(?$")
+    r"|negative|plus)\s(?:the )?)\(?$", re.IGNORECASE)
 _FUNCTION_AFTER = re.compile(r"\s*(?:±|\+/-|[<>≤≥≠→⇒]|->|=>|!=|\\(?:to|leq?|geq?|neq?|lt|gt|mid"
                              r"|Rightarrow"
                              r"|rightarrow)(?![a-zA-Z])|(?:squared|cubed|factorial|to the power"

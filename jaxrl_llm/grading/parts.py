@@ -1,4 +1,4 @@
-r"""Formulas of which the checker would read a part and let it stand for all.
+r"""Formulas of which the checker would read only a part and take it for all.
 
 math-verify reads 5 in "\neq 5", in "n \mid 5", in "4 \to 5" and in "5\text{ or more}", loses the
 names of x=3, y=5 and takes {0,1} for (0,1). `comparable` lets two formulas through only if every
@@ -200,7 +200,9 @@ _THEREFORE = re.compile(r"^\s*(?:\\(?:therefore|Rightarrow|implies)(?![a-zA-Z])|
 _TURNED = re.compile(r"\s*([^=a-zA-Z]+)=\s*([a-zA-Z])\s*")  # 10 = x
 _REMARK = re.compile(r"(?<=\S)\s*\\text\s?\{\s*[,;]?\s*\((?:since|because|as|remainder|i\.e"
                      r"|that is|which"
-                     r"|where|after|by|for|from|using|rounded|approximately)\b[^()]*\)\s*\}?\s*$")
+                     r"|where|after|by|for|from|using|rounded|approximately"
+                     r"|(?:double|triple|repeated) root|multiplicity)\b[^()]*\)\s*\}?\s*$"
+                     r"|(?<=\S)\s*\(\s*\\text\s?\{\s*(?:since|because|as)\b[^()]*\)\s*$")
 _NAMING = re.compile(r"^\s*\\text\s?\{[^{}\d]*(?:\bis|\bare|\bequals|:|=|(?<=\{)\s*(?:exactly"
                      r"|only|just|precisely"
                      r"|about|approximately|around|roughly|simply))\s*\}\s*(?=\S)")
@@ -232,7 +234,7 @@ _BOUND = re.compile(
     r"|between|unless|if|plus|minus|negative|under|over|above|below|upwards?|even|odd|any|all|none"
     r"|unknown|possibly|maybe|perhaps|either|neither|but|squared|cubed|factorial|wrong|false"
     r"|approaches|tends|depends|without|remainder|times|half|twice|double|per cent of|mod"
-    r"|hundred|thousand|million|billion|trillion|dozens?)\b")
+    r"|hundred|thousand|million|billion|trillion|dozens?|to(?= [-({\d]))\b")
 _SYSTEM = re.compile(r"\\(?:begin|end)\{(?:cases|aligned|gathered|split|array)\}(?:\{[lcr]+\})?")
 _TUPLES = re.compile(r"\(\s*([a-zA-Z](?:\s*,\s*[a-zA-Z])+)\s*\)\s*=\s*\((.+)\)")
 _NAMED = re.compile(r"\s*([a-zA-Z])\s*=\s*([^=]+)")

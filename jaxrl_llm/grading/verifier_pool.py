@@ -1,7 +1,7 @@
 """Worker processes for answers that need algebra.
 
 An answer that needs more processor time than its limit is wrong ("costly"). A worker that stalls
-or dies leaves one row unscored, and no other. The workers are interpreters of their own instead of
+or dies leaves one row unscored, and no other. The workers are separate interpreters instead of
 `multiprocessing` children, which would import the trainer's main module and with it JAX, and whose
 order of hashes could not be fixed.
 """
@@ -56,9 +56,9 @@ class Pool:
              timeout: float = 10.0) -> list[Verdict]:
     """Returns a verdict for each question, in order.
 
-    Every question gets a short try first. Those that need more follow, as long as all of them
-    together have taken less than `timeout`; the rest is unscored. So answers that would compute
-    without end cost a batch a bounded time, and come after all others.
+    Every question gets a short try first. Questions that need more time follow, as long as all of
+    them together have taken less than `timeout`; the rest is unscored. So answers that would
+    compute without end cost a batch a bounded time, and come after all others.
 
     Args:
       questions: equal ones are asked once.
@@ -104,7 +104,7 @@ class Pool:
 
   def _run(self, questions: list[Question], count: int, timeout: float,
            until: float) -> dict[Question, Verdict]:
-    """Asks each question once; those not asked before `until` are BUDGET_EXHAUSTED."""
+    """Asks each question once; questions not asked before `until` are BUDGET_EXHAUSTED."""
     waiting, verdicts, failed = deque(questions), {}, 0
     while len(verdicts) < len(questions):
       if time.monotonic() >= until:
@@ -179,15 +179,15 @@ class _Worker:
 
   @property
   def idle(self) -> bool:
-    """Whether it has started and works on no question."""
+    """Returns whether it has started and works on no question."""
     return self.ready and self.question is None
 
   def is_dead(self) -> bool:
-    """Whether it can take no more questions."""
+    """Returns whether it can take no more questions."""
     return self.dead or (self.idle and self.process.poll() is not None)
 
   def kill(self) -> None:
-    """Ends the process, or keeps the exit status if it has ended by itself. Idempotent."""
+    """Ends the process, or keeps the exit status if it has ended already. Idempotent."""
     if not self.dead:
       self.dead = True
       with contextlib.suppress(ProcessLookupError):

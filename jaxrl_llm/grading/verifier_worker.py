@@ -4,9 +4,10 @@
   out   {"correct": true}, {"correct": false, "costly": true}, {"error": "..."}, or {"died": "..."}
 
 It has its own process because sympy can run for hours inside one C call, which only the kernel can
-end. What compares is a child of this process, forked after math-verify was imported: the kernel's
-timer ends a child that computes for too long, and the next one is there within milliseconds. It is
-run by its path (`python -P verifier_worker.py`), so that neither this package nor JAX is imported.
+end. The comparison runs in a child of this process, forked after math-verify was imported: the
+kernel's timer ends a child that computes for too long, and the next one starts within milliseconds.
+It is run by its path (`python -P verifier_worker.py`), so that neither this package nor JAX is
+imported.
 """
 
 import contextlib
@@ -61,7 +62,7 @@ def main() -> None:
       os._exit(0)
     status = os.waitpid(child, 0)[1]
     if not os.WIFSIGNALED(status):
-      sys.exit(os.WEXITSTATUS(status))  # the input has ended, or the child by itself
+      sys.exit(os.WEXITSTATUS(status))  # the input has ended, or the child has exited
     _say(answers, {"died": signal.Signals(os.WTERMSIG(status)).name})
 
 
@@ -151,7 +152,7 @@ def near(expected: list, answer: list, tolerance: float) -> bool:
 
 @functools.cache
 def sibling_module(name: str):
-  """Returns the module in the file beside this one; the package is not imported."""
+  """Returns the module in the file next to this one; the package is not imported."""
   path = pathlib.Path(__file__).with_name(f"{name}.py")
   spec = importlib.util.spec_from_file_location(name, path)
   module = importlib.util.module_from_spec(spec)

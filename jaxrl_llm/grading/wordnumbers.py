@@ -9,8 +9,8 @@ import re
 def in_digits(text: str) -> str:
   r"""Returns "2 solutions" for "two solutions" and "\text{two solutions}"; other texts as they are.
 
-  Only a whole text that begins with a number in words is changed. "Two thirds", "one of them" and
-  "two or three" stay.
+  Only a text that begins with a number in words is changed. "Two thirds", "one of them" and "two or
+  three" stay.
   """
   match = _WORDED.fullmatch(text)
   if match is None:
@@ -25,6 +25,15 @@ def in_digits(text: str) -> str:
   if any(_NO_UNIT.fullmatch(word) for word in rest) or len(rest) > 4:
     return text
   return f"{match[1] or ''}{' '.join([str(value), *rest])}{match[3] or ''}"
+
+
+def written_in_digits(text: str) -> str:
+  """Returns a sentence with its numbers above twelve in digits; smaller words may count nothing."""
+  def in_figures(match: re.Match) -> str:
+    value = _value(re.split(r"[\s-]+", match[0].casefold()))
+    return match[0] if value is None or value < 13 else str(value)
+
+  return _RUN.sub(in_figures, text)
 
 
 def _is_numeral(words: list[str], position: int) -> bool:
@@ -60,6 +69,10 @@ _UNITS = ("zero one two three four five six seven eight nine ten eleven twelve t
           " fifteen sixteen seventeen eighteen nineteen").split()
 _TENS = "- ten twenty thirty forty fifty sixty seventy eighty ninety".split()
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+_NAMES = "|".join([*_UNITS, *_TENS[1:], *_SCALES])
+_RUN = re.compile(rf"(?i)\b(?:{_NAMES})(?:[\s-]+(?:and\s+)?(?:{_NAMES}))*\b"
+                  r"(?![-\s]+(?:and\s+)?(?:a |point\b|half|third|quarter|[a-z]+ths?\b"
+                  r"|dozen|percent))")
 _WORDED = re.compile(r"\s*(\\text\s?\{\s*)?([A-Za-z]+(?:[\s-]+[A-Za-z]+){0,9})(\s*\})?[\s.]*")
 # Words after which a number is another one, or none: "two thirds", "one of them", "two point five".
 _NO_UNIT = re.compile(

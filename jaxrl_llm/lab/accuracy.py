@@ -1,7 +1,7 @@
 """Columns shared by tables of training runs: accuracy over seeds, and collapse.
 
 Greedy accuracy is a threshold on probabilities; tables made since 25 November have sampled accuracy
-beside it (SAMPLED_HEADER).
+next to it (SAMPLED_HEADER).
 """
 
 from collections.abc import Sequence
@@ -89,7 +89,7 @@ def sampled_row(records: Sequence[dict]) -> tuple[str, ...]:
 
 
 def _span(values: Sequence[float] | np.ndarray) -> str:
-  """Returns "0.93 (0.90 to 0.95)": mean, lowest and highest; one value by itself."""
+  """Returns "0.93 (0.90 to 0.95)": mean, lowest and highest; a single value without a range."""
   values = np.asarray(values, float)
   if len(values) == 1:
     return f"{values[0]:.2f}"
@@ -127,7 +127,7 @@ def with_tokens(run: RunFolder) -> dict:
   iterations, accuracy = run.series("eval/accuracy")
   sampled_iterations, tokens = run.series("rollout/tokens")
   if run.config["dynamic_sampling"]["enabled"]:
-    # With those of the groups that it dropped.
+    # Includes the tokens of dropped groups.
     sampled_iterations, tokens = run.series("dynamic_sampling/tokens")
   total = np.cumsum(tokens)
   return {"iterations": iterations.tolist(), "accuracy": accuracy.round(6).tolist(),

@@ -1,4 +1,4 @@
-"""Where a policy decides: does its accuracy hang on one token, or on many?
+"""Measures where a policy decides: does its accuracy hang on one token, or on many?
 
 A task is a *switch* if one token, forced or forbidden in the sampler, makes most completions right:
 RL then has one thing to learn, and accuracy says how likely that token is. Measured are
@@ -9,7 +9,7 @@ RL then has one thing to learn, and accuracy says how likely that token is. Meas
   gain       mistakes that RL takes away from a completion, by eighth
 
 Mistakes are what a task says they are (`mistakes` of tasks/recurrence.py and arithmetic.py): steps
-that do not follow from what stands before them. Own derivation.
+that do not follow from the steps before them. Own derivation.
 """
 
 import functools
@@ -40,7 +40,7 @@ class Rules(NamedTuple):
 
   Attributes:
     steps: tokens of a completion at most, T.
-    minimum: of them before which no stop token may come.
+    minimum: tokens of a completion before which no stop token may come.
     stops: token ids that end a completion.
     pad: id after the end.
   """
@@ -64,8 +64,8 @@ class Interventions(NamedTuple):
   """Interventions on sampled completions.
 
   Attributes:
-    forced: [B, T] int32, the token that stands at each place, or FREE.
-    forbidden: [B, V] bool, tokens that the policy may write nowhere; forced ones stand all the
+    forced: [B, T] int32, the token forced at each place, or FREE.
+    forbidden: [B, V] bool, tokens that the policy may write nowhere; forced ones are kept all the
       same.
   """
 
@@ -119,7 +119,7 @@ def correct(case: Case, problems: Sequence[Problem], tokens: np.ndarray) -> np.n
 def interventions(case: Case, params: Params, problems: Sequence[Problem],
                   key: Array) -> dict[str, np.ndarray]:
   """Returns accuracies of the policy in `params`: `free` [], `forced` [T, V] with token v at place
-  t, `everywhere` [V] with token v at all places where it may stand, `forbidden` [V].
+  t, `everywhere` [V] with token v at all places where it is allowed, `forbidden` [V].
 
   Every token id is tried on all problems; an accuracy is of one sample a problem in `forced`, else
   of REPEATS.
@@ -154,7 +154,7 @@ def interventions(case: Case, params: Params, problems: Sequence[Problem],
 
 
 def eighth(place: np.ndarray | int, length: int) -> np.ndarray:
-  """Returns the eighth, from 0, of a completion of `length` tokens in which a place stands."""
+  """Returns the eighth, from 0, of a completion of `length` tokens that contains a place."""
   return np.minimum(np.asarray(place) * EIGHTHS // max(length, 1), EIGHTHS - 1)
 
 

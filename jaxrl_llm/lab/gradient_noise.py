@@ -41,7 +41,7 @@ class Group(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-  """What the estimates of an advantage are worth.
+  """Signal and noise of the gradient estimates that an advantage gives.
 
   Attributes:
     signal: projection of their mean on the mean gradient r of RLOO with all rows, divided by |r|:
@@ -100,7 +100,7 @@ def measure(params, groups: Iterable[Group], advantages: dict[str, AdvantageConf
 
 
 def _noise(count: int, sums, squares, products, names, sizes) -> dict[str, dict[str, Noise]]:
-  """Noise of each advantage and size, of sums over groups.
+  """Returns the noise of each advantage and size, of sums over groups.
 
   Args:
     sums: [S, K + 1, P], of the estimates; the last advantage is UNBIASED.

@@ -13,7 +13,7 @@ from jaxrl_llm.fields import did_you_mean
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.presets import PRESETS
 
-# Keys without a dot that are not numbers of the estimator, and what they stand for.
+# Keys without a dot that are not numbers of the estimator, and the keys that they abbreviate.
 SHORT = {"advantage": "advantage.name", "aggregation": "aggregation.name",
          "anchor": "updates.anchor", "shaping": "shaping.name", "transform": "transform.name"}
 
@@ -23,7 +23,7 @@ class MethodText:
   """The parts of a text.
 
   Attributes:
-    label: what stands before the `@`, "" without one.
+    label: the text before the `@`, "" without one.
     plugin: file that registers the estimator, "" for one of the package.
     name: name of a preset or an estimator.
     options: (config key, value as it is written), in their order.
@@ -36,7 +36,7 @@ class MethodText:
 
   @property
   def is_preset(self) -> bool:
-    """Whether the name is a preset's; that of a file is an estimator's."""
+    """Returns whether the name is a preset's; a name with a plugin is an estimator's."""
     return not self.plugin and self.name in PRESETS
 
 

@@ -120,7 +120,7 @@ def show_page(path: Path, height: int = 640) -> None:
 
 
 def named(folders: Sequence[Path]) -> dict[str, Path]:
-  """Returns folders by their last names, as many as tell them apart."""
+  """Returns folders by their last names, as many as distinguish them."""
   parts = list(dict.fromkeys(Path(folder).resolve().parts for folder in folders))
   count = 1
   while len({path[-count:] for path in parts}) < len(parts):
@@ -147,7 +147,7 @@ def compare(*folders: Path, metric: str = "eval/accuracy") -> None:
 
 
 def exact_table(*custom: EstimatorConfig) -> None:
-  """Shows exact bias and variance of the plain weights, and of estimators of one's own below them.
+  """Shows exact bias and variance of the plain weights, and of your own estimators below them.
 
   Every sequence of 4 tokens over 3 symbols is enumerated; the figures are means over random
   policies.
@@ -164,7 +164,7 @@ def exact_table(*custom: EstimatorConfig) -> None:
 
 
 def arena_map(*methods: str, length: int = 64) -> None:
-  """Shows whole runs of methods in the arena: where each holds, by step size and age.
+  """Shows complete runs of methods in the arena: where each holds, by step size and age.
 
   Rows have `length` tokens, and the policy is a small one on automata (experiments/arena).
 

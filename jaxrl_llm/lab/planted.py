@@ -155,9 +155,9 @@ def landing(case: Planted, advantage: AdvantageConfig, groups: Groups, value_err
   """Samples groups, and looks where the advantage lands.
 
   Args:
-    advantage: of the registry; each group is an optimizer batch of its own.
+    advantage: of the registry; each group is a separate optimizer batch.
     value_error: standard deviation of the errors of a critic's values, one for each state and
-      position. They are drawn once: a critic is wrong in the same way about all rows.
+      position. They are sampled once: a critic is wrong in the same way about all rows.
     scored: the policy, if it is another one than the case's; the case must not have repair then.
   """
   if scored is None:
@@ -168,7 +168,7 @@ def landing(case: Planted, advantage: AdvantageConfig, groups: Groups, value_err
   tokens = sample(case, groups.number, groups.size, groups.seed, scored.probs)
   exact, rewards = values_and_rewards(case, tokens)
   errors = value_error * np.random.default_rng([groups.seed, 1]).normal(size=(case.length, 2))
-  # A right row and a wrong one differ in their values, so the value says which error is theirs.
+  # A right row and a wrong one differ in their values, so the value says which error they get.
   right = (exact[..., :-1] == state_values(case)[:-1, RIGHT]).astype(int)
   values = exact[..., :-1] + errors[np.arange(case.length), right]
   stats = jax.tree.map(lambda x: x.astype(np.float32),
@@ -188,8 +188,9 @@ def landing(case: Planted, advantage: AdvantageConfig, groups: Groups, value_err
 def _advantages(advantage: AdvantageConfig, tokens: Int[Array, "M G T"],
                 rewards: Float[Array, "M G"],
                 stats: dict) -> Float[Array, "M G T"]:
-  """The advantages of M groups, each an optimizer batch of its own; `stats`: arrays
-  [M, G, T] by their field, and those of `columns` by name."""
+  """Returns the advantages of M groups, each a separate optimizer batch; `stats`: arrays [M, G, T]
+  by their field, and the arrays of `columns` by name.
+  """
   call = advantages.get_advantage(advantage.name)
 
   def group_advantages(tokens, rewards, stats):

@@ -1,4 +1,4 @@
-"""A published claim, the committed table beside it, and a short version of the table made anew.
+"""A published claim, the committed table with its counterpart, and a short version made anew.
 
 Nothing here touches a device, so that the commands of `live` have them for themselves.
 """
@@ -29,10 +29,10 @@ class Claim:
 
   Attributes:
     text: the claim.
-    source: where it stands, and how it is known: read there, or second-hand.
+    source: where it was published, and how it is known: read there, or second-hand.
     value: the published number, if the claim has one; `here` is its counterpart.
-    place: of the counterpart: in the table's page, or the keys that lead to it in results.json
-      beside that.
+    place: of the counterpart: in the table's page, or the keys that lead to it in results.json next
+      to that.
   """
 
   text: str
@@ -129,12 +129,12 @@ class Table:
   """A table of experiments/.
 
   Attributes:
-    folder: that holds its page and figures.
-    claims: that it is to be read beside.
-    live: commands of a version that takes minutes, without `python`. {out} stands for a new folder,
-      {fast} for the flags `fast`.
+    folder: the folder of its page and figures.
+    claims: the published claims to compare it with.
+    live: commands of a version that takes minutes, without `python`. {out} becomes a new folder,
+      {fast} the flags `fast`.
     fast: flags with JAXRL_FAST=1; there are none without.
-    page: that holds the committed table, between comments or as a whole.
+    page: the page with the committed table, between comments or as the full file.
     numbers, runs: of the short version that have a committed counterpart.
   """
 
@@ -152,7 +152,7 @@ class Table:
 
   @property
   def exists(self) -> bool:
-    """Whether the table is committed."""
+    """Returns whether the table is committed."""
     return (self.path / self.page).exists()
 
   def commands(self, out: Path) -> list[list[str]]:
@@ -187,7 +187,7 @@ class Table:
 
 
   def verdicts(self, out: Path) -> str:
-    """Returns the short version in `out` beside the committed values, in Markdown."""
+    """Returns the short version in `out` next to the committed values, in Markdown."""
     rows = [number.row(self.path / self.page, out) for number in self.numbers]
     rows += self.runs.rows(self.path, out) if self.runs else []
     if not rows:
@@ -207,10 +207,10 @@ def show(table: Table) -> None:
 
 def live(table: Table) -> None:
   """Runs the table's commands at notebook size, showing what they print, their figures, and their
-  numbers beside the committed ones.
+  numbers next to the committed ones.
 
   Raises:
-    SystemExit: a command failed; its last line stands there.
+    SystemExit: a command failed; the message has its last line.
   """
   out = fresh(Path(table.folder).name)
   for command in table.commands(out):

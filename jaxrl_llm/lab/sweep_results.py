@@ -4,7 +4,7 @@ A result is identified by its flags, among them the seed, and by the code of the
 plugins that they name. The package's text is no part of it: an edit of a docstring, or of code that
 a run does not reach, changes no number. Whether it changed one is found by running the beginning
 again: a result holds the metrics of its first iterations (`fingerprint`), with the version of jax,
-the processor and the number of cores, beyond which rounding differs and nothing can be said.
+the processor and the number of cores, beyond which rounding differs and no comparison is possible.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from jaxrl_llm.reporting.reader import RunFolder
 from jaxrl_llm.reporting.writers import write_atomically
 
 FILE = "results.jsonl"
-CHANGED = "+changes"  # how store/workdir.py marks a commit with changed Python files beside it
+CHANGED = "+changes"  # how store/workdir.py marks a commit with uncommitted changes of Python files
 ITERATIONS = 2  # whose metrics make a fingerprint
 METRICS = ("eval/accuracy", "reward/correct", "rollout/length", "policy/entropy", "loss/total",
            "optimizer/grad_norm")
@@ -44,7 +44,8 @@ def read(folder: Path) -> dict[str, dict]:
 
 
 def write(folder: Path, records: list[dict]) -> None:
-  """Enters results, each in place of one of its name; other processes may do the same at once."""
+  """Enters results, each in place of one of its name; other processes may do the same concurrently.
+  """
   folder.mkdir(parents=True, exist_ok=True)
   with _locked(folder / f".{FILE}.lock"):
     lines = read(folder) | {record["name"]: record for record in records}
@@ -61,10 +62,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def fingerprint(run: RunFolder, cores: int | None) -> dict:
-  """Returns the metrics of a run's first iterations, and what they depend on beside the code.
+  """Returns the metrics of a run's first iterations, and what they depend on in addition to the
+  code.
 
-  Of evaluations only the first counts: the last iteration, which is another one in a run that is
-  begun again, is evaluated out of turn.
+  Only the first evaluation counts: the last iteration, which is another one in a run that is
+  started again, is evaluated out of turn.
   """
   metrics = {}
   for name in METRICS:
@@ -93,7 +95,7 @@ def compare(recorded: dict | None, today: dict) -> str:
 def made_at(records: dict[str, dict]) -> str:
   """Returns a sentence that names the commits of results, the newest last.
 
-  Runs beside uncommitted changes are counted.
+  Runs with uncommitted changes are counted.
   """
   if not records:
     return ""

@@ -6,7 +6,7 @@
   sweep.py --verify=base_grpo_seed0              begins a run again: has its behaviour changed?
 
 A run is missing if no result has its flags, with the code of the config file and plugins that they
-name (sweep_results.py). Results of other commits stay in the table, which names the commits. Runs
+name (sweep_cells.py). Results of other commits stay in the table, which names the commits. Runs
 are made in a scratch folder, `--runs`; only the measurements of a finished one enter the table's
 file. They share warm starts and compiled programs (store/cache.py), and an interrupted run is
 resumed. After a change of the measurements, remove the lines in question and start the sweep again,
@@ -14,175 +14,37 @@ which measures the finished runs again.
 """
 
 import argparse
-import ast
 import concurrent.futures
-import dataclasses
-import hashlib
-import importlib.util
-import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import threading
-import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.lab import sweep_results
+from jaxrl_llm.lab.sweep_cells import (
+    Cell,
+    Sweep,
+    added,
+    load,
+    missing,
+    module,
+    read_results,
+    with_seeds,
+)
 from jaxrl_llm.lab.sweep_results import made_at
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.runs.command_line import ENDED_EARLY
 from jaxrl_llm.store.workdir import usable_cores
 
 MAIN = "experiments/main.py"
-SEED = "--config.seed="
-PARSING = threading.Lock()  # ast.parse of Python 3.11 fails in two threads at once
 # Errors of one run that let the others continue: it broke off, or left nothing to measure.
 BROKEN = (RuntimeError, RunError, OSError, LookupError, ValueError)
-__all__ = ["Cell", "Sweep", "load", "made_at", "main", "missing", "read_results"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-  """One run: its name, which ends in _seed<n>, and the flags of experiments/main.py but for
-  --workdir, the last of which is the seed.
-  """
-
-  name: str
-  flags: tuple[str, ...]
-
-  @property
-  def files(self) -> list[Path]:
-    """The files that the flags name, and those that these name: the config file and plugins."""
-    named_files = files_in(" ".join(self.flags))
-    nested_files = [file for path in named_files for file in files_in(_code(path))]
-    return list(dict.fromkeys([*named_files, *nested_files]))
-
-  @property
-  def hash(self) -> str:
-    """Hash of the flags and of the code of the files."""
-    text = json.dumps(self.flags) + "".join(map(_code, self.files))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-  def with_seed(self, seed: int) -> "Cell":
-    """Returns the same run with another seed."""
-    return Cell(f"{sweep_results.group(self.name)}_seed{seed}",
-                (*(flag for flag in self.flags if not flag.startswith(SEED)), f"{SEED}{seed}"))
-
-
-@dataclasses.dataclass(frozen=True)
-class Sweep:
-  """The runs of a table.
-
-  Attributes:
-    folder: experiments/<table>; results are in its file results.jsonl, a line a run.
-    cells: with distinct names.
-    measure: from a finished run to the JSON-able values that are kept of it.
-    render: from the results by name, and a folder, to the files of the table in it. It leaves out
-      what is missing.
-    method: from (name, preset, flags, number of seeds) to the cells by which the table shows a
-      further method; those of its screening first, and the others once that has its results. None:
-      the table has no place for one.
-  """
-
-  folder: Path
-  cells: list[Cell]
-  measure: Callable[[RunFolder], dict[str, Any]]
-  render: Callable[[dict[str, dict], Path], None]
-  method: Callable[[str, str, tuple[str, ...], int], list[Cell]] | None = None
-
-
-def load(path: Path) -> Sweep | None:
-  """Returns the SWEEP of a file, None if it has none."""
-  return getattr(module(path), "SWEEP", None)
-
-
-def module(path: Path) -> types.ModuleType:
-  """Returns a sweep.py, with its functions.
-
-  Raises:
-    OSError: it is not there.
-  """
-  spec = importlib.util.spec_from_file_location(f"sweep_{path.parent.name}", path)
-  if spec is None or spec.loader is None:
-    raise OSError(f"{path}: no Python file. Fix: the path of a sweep.py.")
-  loaded = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(loaded)
-  return loaded
-
-
-def files_in(text: str) -> list[Path]:
-  """Returns the Python files that a text names, in its order; names of no file are left out."""
-  paths = dict.fromkeys(map(Path, re.findall(r"[\w./-]+\.py\b", text)))
-  return [path for path in paths if path.is_file()]
-
-
-def _code(path: Path) -> str:
-  """Returns the code of a file without comments and docstrings."""
-  with PARSING:
-    return _parsed(path)
-
-
-def _parsed(path: Path) -> str:
-  tree = ast.parse(path.read_text())
-  for node in ast.walk(tree):
-    if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
-      if ast.get_docstring(node, clean=False) is not None:
-        node.body = node.body[1:] or [ast.Pass()]
-  return ast.unparse(tree)
-
-
-def read_results(sweep: Sweep) -> dict[str, dict]:
-  """Returns the results that exist, by name: first those of the cells, in their order, and then
-  further seeds and methods.
-  """
-  records = sweep_results.read(sweep.folder)
-  declared = {cell.name: records[cell.name] for cell in sweep.cells if cell.name in records}
-  return declared | records
-
-
-def missing(sweep: Sweep, cells: list[Cell] | None = None) -> list[Cell]:
-  """Returns those of the cells, by default the sweep's, that have no result of their flags."""
-  records = sweep_results.read(sweep.folder)
-  return [cell for cell in (sweep.cells if cells is None else cells)
-          if records.get(cell.name, {}).get("config") != cell.hash]
-
-
-def with_seeds(cells: list[Cell], count: int) -> list[Cell]:
-  """Returns the cells of the groups that have several seeds, with the seeds 0 to count - 1."""
-  groups: dict[str, list[Cell]] = {}
-  for cell in cells:
-    groups.setdefault(sweep_results.group(cell.name), []).append(cell)
-  return [cells_of_group[0].with_seed(seed)
-          for cells_of_group in groups.values() if len(cells_of_group) > 1 for seed in range(count)]
-
-
-def added(sweep: Sweep, text: str, seeds: int) -> list[Cell]:
-  """Returns the cells of a method beside the table's.
-
-  Args:
-    text: PLUGIN.py:NAME (or NAME:PLUGIN.py) for an estimator NAME of that file, the name of a
-      preset, or NAME:PRESET.
-    seeds: 0 to seeds - 1.
-
-  Raises:
-    ConfigError: the table compares no methods, or the file is not there.
-  """
-  name, _, source = text.partition(":")
-  if name.endswith(".py"):
-    name, source = source, name
-  if sweep.method is None:
-    raise ConfigError(f"--add={text}: {sweep.folder.name} has no place for a further method. "
-                      "Fix: a cell of its sweep.py.")
-  if source.endswith(".py") and not Path(source).is_file():
-    raise ConfigError(f"--add={text}: there is no file {source}. Fix: a path from here.")
-  flags = (f"--config.plugins={source}", f"--config.estimator.name={name}")
-  preset, flags = ("grpo", flags) if source.endswith(".py") else (source or name, ())
-  return sweep.method(name, preset, flags, seeds)
+__all__ = ["Cell", "Sweep", "added", "load", "made_at", "main", "missing", "module", "read_results",
+           "with_seeds"]
 
 
 def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> dict:
@@ -190,10 +52,10 @@ def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> 
 
   Args:
     runs: scratch folder of the runs.
-    cores: that the run may use; None: all.
+    cores: CPU cores that the run may use; None: all.
 
   Raises:
-    RuntimeError: the run broke off for no reason of its own; it has no result.
+    RuntimeError: the run failed, other than by ending early; it has no result.
     RunError, LookupError: it ended before there was anything to measure.
   """
   config = cell.hash  # of what the run reads, which may change meanwhile
@@ -227,7 +89,7 @@ def _run_to_end(flags: tuple[str, ...], workdir: Path,
 
 
 def verify(sweep: Sweep, name: str, runs: Path) -> str:
-  """Returns what `sweep_results.compare` says of a result and of the same run begun again.
+  """Returns what `sweep_results.compare` says of a result and of the same run started again.
 
   Raises:
     ConfigError: there is no such result.
@@ -249,7 +111,7 @@ def _pin_to(cores: set[int]) -> Callable[[], None]:
 
 
 def run_missing(sweep: Sweep, cells: list[Cell], runs: Path, jobs: int) -> list[str]:
-  """Runs cells, `jobs` at a time, each on cores of its own; returns what broke off."""
+  """Runs cells, `jobs` at a time, each on separate cores; returns what broke off."""
   available = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
   share = max(1, len(available) // jobs)
   slots = [set(available[i * share:(i + 1) * share]) or None for i in range(jobs)]
@@ -278,6 +140,8 @@ def main(sweep: Sweep, description: str) -> None:
   try:
     _check(sweep, flags, parser)
     cells = _select_cells(sweep, flags)
+    if flags.index is not None and not 0 <= flags.index < len(cells):
+      parser.error(f"--index={flags.index}: 0 to {len(cells) - 1}, see --list")
     if flags.verify:
       flags.runs.mkdir(parents=True, exist_ok=True)
       print(f"{flags.verify}: {verify(sweep, flags.verify, flags.runs)}")
@@ -291,7 +155,7 @@ def main(sweep: Sweep, description: str) -> None:
     return
   if flags.index is not None:
     _run(sweep, [cells[flags.index]], flags)
-    return  # the tasks of an array end together, and would write one page at once
+    return  # the tasks of an array end together, and would write one page concurrently
   started: set[str] = set()
   while not flags.render and (missing_cells := [
       cell for cell in missing(sweep, cells)
@@ -352,5 +216,3 @@ def _check(sweep: Sweep, flags: argparse.Namespace, parser: argparse.ArgumentPar
     parser.error(f"--jobs={flags.jobs}: 1 or more")
   if flags.seeds < 0:
     parser.error(f"--seeds={flags.seeds}: 1 or more")
-  if flags.index is not None and not 0 <= flags.index < len(sweep.cells):
-    parser.error(f"--index={flags.index}: 0 to {len(sweep.cells) - 1}, see --list")

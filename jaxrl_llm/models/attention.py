@@ -37,10 +37,10 @@ def attend(queries, keys, values, visible):
 
 
 def attend_earlier(queries, keys, values, visible):
-  """`attend` where no token sees a later column, computed in blocks of queries.
+  """Computes `attend` where no token sees a later column, in blocks of queries.
 
   Each block only reads the columns up to its own end, so that n blocks compute (n + 1) / 2n of all
-  scores. The results are those of `attend` up to rounding.
+  scores. The results equal `attend`'s up to rounding.
 
   Args:
     queries, keys, values, visible: as in `attend`, with T = S.
@@ -55,7 +55,8 @@ def attend_earlier(queries, keys, values, visible):
 
 
 def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
-  """`attend` over a row's own slots and over its prompt, whose keys are read once for all its rows.
+  """Computes `attend` over a row's own slots and its prompt, whose keys are read once for all its
+  rows.
 
   Each of the two parts p gives its largest score m_p, z_p = sum exp(s - m_p) and
   y_p = sum exp(s - m_p) v. With m = max m_p the output is
@@ -74,7 +75,7 @@ def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
                                    (prompts, group * length, prefix.visible.shape[1]))
 
   def by_row(x):
-    """[M, .., G S, ..] -> [R, .., S, ..]."""
+    """Converts [M, .., G S, ..] to [R, .., S, ..]."""
     return x.reshape(*x.shape[:3], group, length, -1)[prefix.prompt, :, :, prefix.lane]
 
   shared = _partial(grouped, prefix.keys, prefix.values, group_visible)
@@ -87,7 +88,7 @@ def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
 
 
 def _partial(queries, keys, values, visible):
-  """(largest score, sum of exp, sum of exp times values) over the given slots, in f32.
+  """Returns (largest score, sum of exp, sum of exp times values) over the given slots, in f32.
 
   Each is [R, K, H/K, S, ...]; `exp` is relative to the largest score.
   """
@@ -103,7 +104,9 @@ def _wider(queries, values):
 
 
 def _scores(queries, keys, visible):
-  """Products of queries and keys, [R, K, H/K, S, T] f32; the lowest number where not visible."""
+  """Returns products of queries and keys, [R, K, H/K, S, T] f32; the lowest number where not
+  visible.
+  """
   rows, length, _, size = queries.shape
   kv_heads, slots = keys.shape[1], keys.shape[3]
   # The query heads of a kv-head are stacked along the length: a plain batched product is faster.
@@ -115,7 +118,7 @@ def _scores(queries, keys, visible):
 
 
 def _mix(weights, values, dtype=None):
-  """Values [R, K, T, d] summed with weights [R, K, H/K, S, T]: [R, K, H/K, S, d]."""
+  """Returns values [R, K, T, d] summed with weights [R, K, H/K, S, T]: [R, K, H/K, S, d]."""
   rows, kv_heads, per, length, slots = weights.shape
   outputs = jnp.einsum("rknt,rktd->rknd", weights.reshape(rows, kv_heads, -1, slots), values,
                        preferred_element_type=dtype)

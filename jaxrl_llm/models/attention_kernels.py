@@ -1,6 +1,6 @@
-"""JAX's own kernels of attention in whole rows.
+"""JAX's own kernels of attention in full rows.
 
-Shapes and results are those of `blocked_attention.attend_blocks`. Of the libraries, JAX's kernels
+Shapes and results are as in `blocked_attention.attend_blocks`. Of the libraries, JAX's kernels
 serve grouped heads, segments and a backward pass on both TPU (splash) and GPU (triton) without
 another dependency; cuDNN's is the fastest on a GPU, but in JAX's public interface it knows only
 lengths, so that it does not serve packed rows. The kernels are imported where they are used: that
@@ -18,7 +18,7 @@ LARGEST_BLOCK = 512
 
 
 def splash(queries, keys, values, segments, interpret: bool = False):
-  """On a TPU. Head widths and lengths are padded with zeros to whole tiles.
+  """Attention on a TPU. Head widths and lengths are padded with zeros to full tiles.
 
   Args:
     interpret: runs the kernel's operations one by one on any device, for tests.
@@ -53,7 +53,7 @@ def _splash_kernel(heads: int, length: int, block: int, interpret: bool):
 
 
 def cudnn(queries, keys, values, segments):
-  """On an NVIDIA GPU, in bf16. Each row is one segment from its first column on."""
+  """Attention on an NVIDIA GPU, in bf16. Each row is one segment from its first column on."""
   length = jnp.sum(segments > 0, 1, dtype=jnp.int32)
   by_column = [_by_column(x) for x in (_all_heads(queries), keys, values)]
   outputs = jax.nn.dot_product_attention(
@@ -63,7 +63,7 @@ def cudnn(queries, keys, values, segments):
 
 
 def triton(queries, keys, values, segments, interpret: bool = False):
-  """On a GPU. Keys and values are repeated for the heads that share them.
+  """Attention on a GPU. Keys and values are repeated for the heads that share them.
 
   Args:
     interpret: as in `splash`.
@@ -82,12 +82,12 @@ def triton(queries, keys, values, segments, interpret: bool = False):
 
 
 def _all_heads(queries):
-  """[R, K, G, S, d] -> [R, H, S, d]."""
+  """Converts [R, K, G, S, d] to [R, H, S, d]."""
   return queries.reshape(queries.shape[0], -1, *queries.shape[3:])
 
 
 def _by_column(x):
-  """[R, H, S, d] -> [R, S, H, d], and back."""
+  """Converts [R, H, S, d] to [R, S, H, d], and back."""
   return x.swapaxes(1, 2)
 
 

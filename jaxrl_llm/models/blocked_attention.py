@@ -1,9 +1,9 @@
-"""Attention of whole rows block by block: no array of [tokens, tokens] exists, at any length.
+"""Attention of full rows block by block: no array of [tokens, tokens] exists, at any length.
 
 The softmax is taken online: each query keeps the largest score so far, and rescales what it has
 summed when a block brings a larger one. The backward pass computes the scores of a block again from
-the logarithm of each query's sum. Blocks of keys after a block of queries are skipped, and so
-are those of other segments.
+the logarithm of each query's sum. Blocks of keys after a block of queries are skipped, and so are
+blocks of other segments.
 
 Source: arXiv 2205.14135.
 
@@ -56,7 +56,7 @@ def _attend(block, queries, keys, values, segments):
 
 
 def _forward(block, queries, keys, values, segments):
-  """(output, what the backward pass reads)."""
+  """Returns (output, what the backward pass reads)."""
 
   def scan_query_block(i):
     q_block = _take(queries, i, block)
@@ -122,23 +122,23 @@ _attend.defvjp(_forward, _backward)
 
 
 def _take(x, i, block: int):
-  """Block i of the tokens, the axis before the last."""
+  """Returns block i of the tokens, the axis before the last."""
   return lax.dynamic_slice_in_dim(x, i * block, block, x.ndim - 2)
 
 
 def _merge_blocks(x):
-  """[n, R, .., B, d] -> [R, .., S, d]."""
+  """Converts [n, R, .., B, d] to [R, .., S, d]."""
   x = jnp.moveaxis(x, 0, -3)
   return x.reshape(*x.shape[:-3], -1, x.shape[-1])
 
 
 def _einsum_f32(axes: str, lhs, rhs):
-  """An einsum in the dtype of `rhs`, summed in f32."""
+  """Returns an einsum in the dtype of `rhs`, summed in f32."""
   return jnp.einsum(axes, lhs.astype(rhs.dtype), rhs, preferred_element_type=jnp.float32)
 
 
 def _skip_masked_blocks(add, i, j, segments, block: int):
-  """Returns the body of a loop over blocks, which leaves out those of which nothing is seen.
+  """Returns the body of a loop over blocks, which skips fully masked blocks.
 
   Args:
     add: (index of the loop, [R, B, B] bool what queries see, carry) -> carry.
@@ -157,13 +157,13 @@ def _unchanged(carry):
 
 
 def _scores(queries, keys, mask, j, block: int):
-  """[R, K, G, B, B] f32 of a block of queries and the keys of block j."""
+  """Returns [R, K, G, B, B] f32 of a block of queries and the keys of block j."""
   scores = _einsum_f32("rkgsd,rktd->rkgst", queries, _take(keys, j, block))
   return jnp.where(mask[:, None, None], scores, MASK_VALUE)
 
 
 def _block_mask(segments, i, j, block: int):
-  """[R, B, B] bool: what the queries of block i see of the keys of block j.
+  """Returns [R, B, B] bool: what the queries of block i see of the keys of block j.
 
   `segments`: the segment of each token, and the additional one that it may attend to.
   """

@@ -36,10 +36,11 @@ class Int8Matrix(nnx.Module):
     self.products = products
 
   def product(self, x):
-    """x @ matrix for x [R, S, D], [R, S, F] in the dtype of x; several axes of either are merged.
+    """Returns x @ matrix for x [R, S, D], [R, S, F] in the dtype of x; several axes of either are
+    merged.
     """
     # The conversion of q does not depend on x. Without the barrier a compiler may move it out of
-    # the decode loop, and each step would then read a whole copy in the wider dtype.
+    # the decode loop, and each step would then read a full copy in the wider dtype.
     x, values = lax.optimization_barrier((x, self.values[...]))
     values = values.reshape(x.shape[-1], -1)
     scale = self.scale[...].reshape(-1)
@@ -47,7 +48,7 @@ class Int8Matrix(nnx.Module):
 
 
 def weight_product(x, values, scale):
-  """(x @ values) * scale: the product in the dtype of x, the scale applied in f32.
+  """Returns (x @ values) * scale: the product in the dtype of x, the scale applied in f32.
 
   Args:
     x: [R, S, D] float.
@@ -58,7 +59,7 @@ def weight_product(x, values, scale):
 
 
 def integer_product(x, values, scale):
-  """(round(x / s) @ values) * s * scale, where s is each token's largest |x| / 127.
+  """Returns (round(x / s) @ values) * s * scale, where s is each token's largest |x| / 127.
 
   Integers are multiplied and summed in int32, and scales applied in f32. Arguments as in
   `weight_product`.

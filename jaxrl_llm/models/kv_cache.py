@@ -33,7 +33,8 @@ class DecodingConfig(ModelConfig):
 
 
 def dtype(cfg: ModelConfig) -> jnp.dtype:
-  """Dtype of a cache's keys and values: the compute dtype, unless `cfg` is a DecodingConfig.
+  """Returns the dtype of a cache's keys and values: the compute dtype, unless `cfg` is a
+  DecodingConfig.
   """
   return jnp.dtype(cfg.cache_dtype if isinstance(cfg, DecodingConfig) else cfg.compute_dtype)
 
@@ -47,7 +48,7 @@ class Prefix:
     values: [M, K, P, head_dim], in the cache's dtype.
     visible: [M, P] bool, True on the prompt's tokens, False on padding.
     rows: [M, G] int32, the rows that begin with each prompt; unused places hold any row.
-    prompt, lane: [B] int32, where row b stands in `rows`: rows[prompt[b], lane[b]] = b.
+    prompt, lane: [B] int32, where row b is in `rows`: rows[prompt[b], lane[b]] = b.
   """
 
   keys: Array
@@ -69,8 +70,8 @@ class KVCache:
     positions: [B, S] int32, position of each slot's token; meaningless where the slot is empty.
     segments: [B, S] int32, segment of each slot's token; 0 where the slot is empty.
     index: scalar int32, the next slot to write.
-    prefix: per layer the prompts that rows attend to beside their slots; None without shared
-      prompts, and always with scanned layers.
+    prefix: per layer the prompts that rows attend to in addition to their slots; None without
+      shared prompts, and always with scanned layers.
   """
 
   keys: tuple
@@ -97,7 +98,9 @@ _AXES = {
 
 
 def _changed(cache: KVCache, change: Callable, *other_caches: KVCache) -> KVCache:
-  """The cache with each array x replaced by change(axes, x, *the same array of `other_caches`)."""
+  """Returns the cache with each array x replaced by change(axes, x, *the same array of
+  `other_caches`).
+  """
   arrays = {}
   for name, axes in _AXES.items():
     trees = [getattr(c, name) for c in (cache, *other_caches)]
@@ -106,7 +109,7 @@ def _changed(cache: KVCache, change: Callable, *other_caches: KVCache) -> KVCach
 
 
 def empty(cfg: ModelConfig, rows: int, slots: int) -> KVCache:
-  """A cache without content, in `dtype(cfg)`."""
+  """Returns a cache without content, in `dtype(cfg)`."""
 
   def layers(x: Array):
     if cfg.scan_layers:
@@ -120,7 +123,7 @@ def empty(cfg: ModelConfig, rows: int, slots: int) -> KVCache:
 
 
 def grow(cache: KVCache, slots: int) -> KVCache:
-  """The same content in a cache of `slots` slots, at least as many as now."""
+  """Returns the same content in a cache of `slots` slots, at least as many as now."""
   more = slots - cache.positions.shape[1]
 
   def padded(axes: _Axes, x: Array) -> Array:
@@ -130,7 +133,7 @@ def grow(cache: KVCache, slots: int) -> KVCache:
 
 
 def repeat_rows(cache: KVCache, times: int, *, stacked: bool) -> KVCache:
-  """Each row `times` times, contiguous: a prompt's cache for all members of its group.
+  """Returns each row `times` times, contiguous: a prompt's cache for all members of its group.
 
   Args:
     stacked: whether the layers are scanned.
@@ -156,7 +159,7 @@ def record(cache: KVCache, positions: Int[Array, "B T"], segments: Int[Array, "B
 
 def write(keys: Array, values: Array, new_keys: Array, new_values: Array,
           index: Array) -> tuple[Array, Array]:
-  """One layer's (keys, values) with new ones written from slot `index` on.
+  """Returns one layer's (keys, values) with new ones written from slot `index` on.
 
   Args:
     keys, values: arrays of a KVCache.
@@ -169,7 +172,7 @@ def write(keys: Array, values: Array, new_keys: Array, new_values: Array,
 
 
 def shift(cache: KVCache, start: int, dropped: Int[Array, ""], slots: int) -> KVCache:
-  """A cache of `slots` slots, without the `dropped` slots that follow slot `start`.
+  """Returns a cache of `slots` slots, without the `dropped` slots that follow slot `start`.
 
   Later slots move up, the write index with them, and the end is empty.
 
@@ -190,7 +193,7 @@ def shift(cache: KVCache, start: int, dropped: Int[Array, ""], slots: int) -> KV
 
 
 def take_rows(cache: KVCache, rows: Int[Array, " C"]) -> KVCache:
-  """The cache of only these rows, in this order."""
+  """Returns the cache of only these rows, in this order."""
 
   def gather_rows(axes: _Axes, x: Array) -> Array:
     return jnp.take(x, rows, axis=axes.row)
@@ -202,7 +205,7 @@ def put_rows(cache: KVCache, other: KVCache, to: Int[Array, " C"], source: Int[A
              count: Int[Array, ""]) -> KVCache:
   """Copies row source[i] of `other` over row to[i], for i < count.
 
-  Slots beyond those of `other` are left as they are. Rows are copied one by one, so that XLA
+  Slots that `other` does not have are left as they are. Rows are copied one by one, so that XLA
   updates the cache in place.
   """
 
@@ -221,7 +224,7 @@ def put_rows(cache: KVCache, other: KVCache, to: Int[Array, " C"], source: Int[A
 def select_rows(cache: KVCache, other: KVCache, source: Int[Array, " B"]) -> KVCache:
   """Copies row source[b] of `other` over row b, except where source[b] is negative.
 
-  The result is that of `put_rows`, but rows may be sharded.
+  The result is as with `put_rows`, but rows may be sharded.
   """
 
   def copy(axes: _Axes, old: Array, new: Array) -> Array:
@@ -238,13 +241,13 @@ def select_rows(cache: KVCache, other: KVCache, source: Int[Array, " B"]) -> KVC
 
 def prefix(prompts: KVCache, rows: Int[Array, "M G"], prompt: Int[Array, " B"],
            lane: Int[Array, " B"]) -> tuple[Prefix, ...]:
-  """Per layer the Prefix of these prompts; the layers of `prompts` must not be scanned."""
+  """Returns per layer the Prefix of these prompts; the layers of `prompts` must not be scanned."""
   return tuple(Prefix(keys, values, prompts.segments > 0, rows, prompt, lane)
                for keys, values in zip(prompts.keys, prompts.values, strict=True))
 
 
 def _pad_end(x: Array, axis: int, count: int) -> Array:
-  """x with `count` zeros more at the end of `axis`."""
+  """Returns x with `count` zeros more at the end of `axis`."""
   widths = [(0, 0)] * x.ndim
   widths[axis] = (0, count)
   return jnp.pad(x, widths)

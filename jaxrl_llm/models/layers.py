@@ -30,13 +30,13 @@ MATRICES = {
 
 def weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...],
            std: float = INIT_STD) -> nnx.Param:
-  """Normal-initialised f32 parameter that carries its logical axes."""
+  """Returns a normal-initialised f32 parameter that carries its logical axes."""
   return nnx.Param(std * jax.random.normal(rngs.params(), shape, jnp.float32), axes=axes)
 
 
 def matrix(cfg: ModelConfig, rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...],
            std: float = INIT_STD, produced: int = 1):
-  """A parameter for `multiply`: a `weight`, or an Int8Matrix if `cfg` says so.
+  """Returns a parameter for `multiply`: a `weight`, or an Int8Matrix if `cfg` says so.
 
   Args:
     produced: number of output axes.
@@ -48,18 +48,21 @@ def matrix(cfg: ModelConfig, rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple
 
 
 def zeros(shape: tuple[int, ...], axes: tuple[str, ...]) -> nnx.Param:
-  """f32 parameter that starts at zero and carries its logical axes."""
+  """Returns an f32 parameter that starts at zero and carries its logical axes."""
   return nnx.Param(jnp.zeros(shape, jnp.float32), axes=axes)
 
 
 def down_std(cfg: ModelConfig) -> float:
-  """Initial standard deviation of a projection into the residual stream; each block has two."""
+  """Returns the initial standard deviation of a projection into the residual stream; each block has
+  two.
+  """
   return INIT_STD / (2 * cfg.num_layers) ** 0.5
 
 
 @jax.custom_vjp
 def product(x, matrix):
-  """x @ matrix for x [R, S, D] and a matrix [D, F], with a backward pass that is faster on CPU.
+  """Returns x @ matrix for x [R, S, D] and a matrix [D, F], with a backward pass that is faster on
+  CPU.
 
   The gradient of the matrix is x^T g if D <= F, else (g^T x)^T. On CPU a transpose copies its
   operand, which costs more than its share of the product, so the narrower operand is transposed.
@@ -83,7 +86,7 @@ product.defvjp(_product_forward, _product_backward)
 
 
 def multiply(x, matrix, constrain):
-  """x @ matrix for x [R, S, D] and a `matrix` of D times F entries: [R, S, F].
+  """Returns x @ matrix for x [R, S, D] and a `matrix` of D times F entries: [R, S, F].
 
   `constrain` lays activations out, and knows whether rows' tokens are divided over devices.
   """
@@ -140,7 +143,7 @@ class Attention(nnx.Module):
       self.key_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
 
   def __call__(self, x, positions, visible, layer_cache, index, constrain):
-    """(output [R, S, D], the layer's keys and values after this call).
+    """Returns (output [R, S, D], the layer's keys and values after this call).
 
     Args:
       x: [R, S, D].
@@ -179,7 +182,7 @@ class Attention(nnx.Module):
     return change, (keys, values)
 
   def _project(self, x, constrain):
-    """Queries [R, S, H, d], keys and values [R, S, K, d]."""
+    """Returns queries [R, S, H, d], keys and values [R, S, K, d]."""
 
     def project(matrix, bias):
       y = multiply(x, matrix, constrain).reshape(*x.shape[:-1], -1, self.cfg.head_dim)

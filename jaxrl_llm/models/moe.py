@@ -35,7 +35,7 @@ class MoE(nnx.Module):
     self.down = weight(rngs, (experts, inner, width), ("experts", "mlp", "embed"), down_std(cfg))
 
   def __call__(self, x, constrain):
-    """(output [R, S, D], the experts that each token was sent to [R, S, k] int32).
+    """Returns (output [R, S, D], the experts that each token was sent to [R, S, k] int32).
 
     Args:
       x: [R, S, D].
@@ -52,7 +52,7 @@ class MoE(nnx.Module):
 
 
 def _spread(constrain, x, routing, shares, weights):
-  """`serve`, where each device sorts its own tokens for its own experts.
+  """Computes `serve` so that each device sorts its own tokens for its own experts.
 
   Left to the compiler, the sort would gather all rows on every device.
   """
@@ -79,7 +79,7 @@ def _spread(constrain, x, routing, shares, weights):
 def serve(x: Float[Array, "R S D"], routing: Int[Array, "R S k"], shares: Float[Array, "R S k"],
           experts: tuple[Float[Array, "E D F"], Float[Array, "E D F"], Float[Array, "E F D"]],
           first) -> Float[Array, "R S D"]:
-  """Sum of the outputs of each token's experts, weighted by `shares`, in f32.
+  """Returns the sum of the outputs of each token's experts, weighted by `shares`, in f32.
 
   Only the experts first .. first + E - 1 are computed, whose weights are given. Tokens sent to
   other experts are sorted to the end and add nothing.

@@ -10,14 +10,14 @@ from jaxrl_llm.fields import ConfigError
 
 
 def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Array, " half"]:
-  """Radians per position of each pair of components, f32.
+  """Returns radians per position of each pair of components, f32.
 
     f_i = base^(-2i / size)
     linear:  f_i / factor
     llama3:  f_i (s + (1 - s) / factor)  with  s = clip((r - low) / (high - low), 0, 1)
              and r = original_length f_i / (2 pi), turns within the original context
     yarn:    f_i (s_i + (1 - s_i) / factor)  with  s_i = 1 - clip((i - low) / (high - low), 0, 1)
-             and low, high = i at which r is beta_fast, beta_slow, as whole numbers if `truncate`
+             and low, high = i at which r is beta_fast, beta_slow, as integers if `truncate`
 
   Args:
     size: width of a head.
@@ -51,7 +51,7 @@ def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Arr
 
 
 def _yarn_range(size: int, base: float, scaling: RopeScalingConfig) -> tuple[float, float]:
-  """The pairs between which YaRN goes over from keeping frequencies to stretching them."""
+  """Returns the pairs between which YaRN goes over from keeping frequencies to stretching them."""
   def pair(turns: float) -> float:
     wavelength = scaling.original_length / (turns * 2 * math.pi)
     return size * math.log(wavelength) / (2 * math.log(base))
@@ -74,7 +74,8 @@ def attention_factor(scaling: RopeScalingConfig) -> float:
 
 def rotate(x: Float[Array, "R S H d"], positions: Int[Array, "R S"],
            frequency: Float[Array, " half"], factor: float = 1.0) -> Float[Array, "R S H d"]:
-  """x with pair i rotated by position * frequency[i] and multiplied by `factor`, in the dtype of x.
+  """Returns x with pair i rotated by position * frequency[i] and multiplied by `factor`, in the
+  dtype of x.
 
   Pair i is (x_i, x_{i + d/2}), as in Hugging Face's models.
   """

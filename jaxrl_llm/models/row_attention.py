@@ -1,4 +1,4 @@
-"""Attention of whole rows, as training and scoring need it: one function, several kinds of kernel.
+"""Attention of full rows, as training and scoring need it: one function, several kinds of kernel.
 
 `plain` computes the scores of all pairs. `blocked` computes them block by block, on any device.
 `splash` (TPU), `cudnn` and `triton` (GPU) are kernels of JAX that do the same on chip. `auto`
@@ -51,7 +51,8 @@ class Rows:
 
   Attributes:
     segments: [R, S] int32, 0 at padding. A segment's tokens are neighbours in order.
-    shared: [R, S] int32, an earlier segment that the token sees beside its own; None: none does.
+    shared: [R, S] int32, an additional earlier segment that the token attends to (shared prompt);
+      None: no token does.
     visible: [R, S, S] bool, True where a token (second axis) attends to another (third); None
       where the kind needs no such array.
     kind: how attention is computed.
@@ -133,7 +134,7 @@ def _check_kernel(kind: str, dtype: str, platform: str, form: str = "") -> None:
 
 
 def attend_rows(queries, keys, values, visible: Rows, constrain):
-  """Grouped-query attention of whole rows: H / K query heads share a kv-head.
+  """Grouped-query attention of full rows: H / K query heads share a kv-head.
 
   Args:
     queries: [R, S, H, d].
@@ -170,7 +171,7 @@ def _visible(segments, shared) -> Bool[Array, "R S S"]:
 
 
 def platform_of(constrain) -> str:
-  """Returns tpu, gpu or another platform: that of a `parallel.Layout`, else JAX's default one."""
+  """Returns tpu, gpu or another platform: a `parallel.Layout`'s, else JAX's default one."""
   platform = getattr(constrain, "platform", None) or jax.default_backend()
   return "gpu" if platform in _GPUS else platform
 

@@ -1,9 +1,9 @@
 """The trained parameters: all of them, selected ones, or low-rank adapters on frozen weights.
 
 A parameter's path is its keys joined by slashes: `blocks/0/attention/query`, or with scanned layers
-`blocks/attention/query`. Trained and frozen parameters are two trees, and `merge` makes of them the
-parameters that the model reads. A gradient, an optimizer state and a checkpoint of the trained tree
-therefore hold nothing of the frozen one.
+`blocks/attention/query`. Trained and frozen parameters are two trees, and `merge` joins them into
+the parameters that the model reads. A gradient, an optimizer state and a checkpoint of the trained
+tree therefore hold nothing of the frozen one.
 
 Source of the adapters: LoRA, arXiv 2106.09685.
 """
@@ -48,12 +48,12 @@ class Roles:
 
 
 def path(keys: Keys) -> str:
-  """The path of a leaf."""
+  """Returns the path of a leaf."""
   return "/".join(map(str, keys))
 
 
 def roles(params, cfg: ParametersConfig) -> Roles:
-  """The roles of the leaves of `params` (arrays or shapes); `cfg.train` must not be `all`.
+  """Returns the roles of the leaves of `params` (arrays or shapes); `cfg.train` must not be `all`.
 
   Raises:
     ConfigError: a pattern matches nothing; a leaf has two roles; an adapted weight cannot have an
@@ -62,7 +62,7 @@ def roles(params, cfg: ParametersConfig) -> Roles:
   """
   flat = flatten_dict(params)
   selected = _matches("patterns", cfg.patterns, flat)
-  # The module that predicts two tokens ahead begins at random, so it is trained whole.
+  # The module that predicts two tokens ahead is initialized at random, so all of it is trained.
   trunk = {keys: x for keys, x in flat.items() if keys[0] != mtp.NAME}
   adapted = _matches("lora_targets", cfg.lora_targets, trunk) if cfg.train == "lora" else ()
   head = _head(flat) if cfg.head_rows else None
@@ -92,7 +92,7 @@ def roles(params, cfg: ParametersConfig) -> Roles:
 
 
 def _head(flat: dict) -> Keys:
-  """The leaf that holds the output head."""
+  """Returns the leaf that holds the output head."""
   return ("head",) if ("head",) in flat else ("embedding",)
 
 
@@ -108,7 +108,9 @@ def check(cfg: ParametersConfig, model) -> None:
 
 
 def _matches(field: str, patterns: tuple[str, ...], flat: dict) -> tuple[Keys, ...]:
-  """Leaves whose path a pattern matches in whole parts: `blocks/1` does not match blocks/10."""
+  """Returns the leaves whose path a pattern matches part by part: `blocks/1` does not match
+  blocks/10.
+  """
   matches = []
   for pattern in patterns:
     try:
@@ -127,7 +129,7 @@ def _matches(field: str, patterns: tuple[str, ...], flat: dict) -> tuple[Keys, .
 
 
 def _first_paths(flat: dict, count: int = 12) -> str:
-  """The first paths, for an error message."""
+  """Returns the first paths, for an error message."""
   names = [path(keys) for keys in flat]
   more = f" and {len(names) - count} more" if len(names) > count else ""
   return ", ".join(names[:count]) + more
@@ -142,7 +144,7 @@ def _check_rows(rows: tuple[int, ...], vocab_size: int) -> None:
 
 
 def split(params, cfg: ParametersConfig, key: jax.Array | None = None) -> tuple[dict, dict | None]:
-  """(trained, frozen) trees of nested dicts; with `all`, (params, None) without a copy.
+  """Returns (trained, frozen) trees of nested dicts; with `all`, (params, None) without a copy.
 
   Frozen leaves keep their dtype. The entries of `trained`, each present only if not empty, are
 
@@ -172,7 +174,7 @@ def split(params, cfg: ParametersConfig, key: jax.Array | None = None) -> tuple[
 
 
 def _trained(selected: dict, adapters: dict, head_rows) -> dict:
-  """The trained tree, from leaves by their keys and the rows of the head, or None."""
+  """Returns the trained tree, from leaves by their keys and the rows of the head, or None."""
   entries = {}
   if selected:
     entries["selected"] = unflatten_dict(selected)
@@ -184,19 +186,19 @@ def _trained(selected: dict, adapters: dict, head_rows) -> dict:
 
 
 def _frozen(flat: dict, leaf_roles: Roles) -> dict:
-  """The frozen tree, from all leaves by their keys."""
+  """Returns the frozen tree, from all leaves by their keys."""
   return unflatten_dict({keys: x for keys, x in flat.items() if keys not in leaf_roles.selected})
 
 
 def frozen_of(params, cfg: ParametersConfig):
-  """The frozen tree of `split`, without computing the trained one."""
+  """Returns the frozen tree of `split`, without computing the trained one."""
   if cfg.train == "all":
     return None
   return _frozen(flatten_dict(params), roles(params, cfg))
 
 
 def axes_of(axes, shapes, cfg: ParametersConfig) -> tuple:
-  """Logical axes of the trees of `split`.
+  """Returns logical axes of the trees of `split`.
 
   Args:
     axes: logical axes of the parameters, a tuple of names at each leaf.
@@ -213,24 +215,24 @@ def axes_of(axes, shapes, cfg: ParametersConfig) -> tuple:
 
 
 def _to_f32(x):
-  """x in at least f32."""
+  """Returns x in at least f32."""
   return jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _batch(keys: Keys, rank: int) -> int:
-  """Number of batch axes of a weight of this rank."""
+  """Returns the number of batch axes of a weight of this rank."""
   return rank - sum(ADAPTABLE[keys[-1]])
 
 
 def _adapter_axes(keys: Keys, names: tuple[str, ...]) -> dict:
-  """Logical axes of an adapter, from those of its weight."""
+  """Returns the logical axes of an adapter, from its weight's axes."""
   batch, (inner, _) = _batch(keys, len(names)), ADAPTABLE[keys[-1]]
   return {"a": (*names[:batch], names[batch], "rank"),
           "b": (*names[:batch], "rank", names[batch + inner])}
 
 
 def _new_adapter(keys: Keys, shape: tuple[int, ...], rank: int, key: jax.Array) -> dict:
-  """An adapter before training, for a weight of this shape."""
+  """Returns an adapter before training, for a weight of this shape."""
   batch, (inner, _) = _batch(keys, len(shape)), ADAPTABLE[keys[-1]]
   fan_in, fan_out = math.prod(shape[batch:batch + inner]), math.prod(shape[batch + inner:])
   bound = fan_in**-0.5
@@ -240,7 +242,8 @@ def _new_adapter(keys: Keys, shape: tuple[int, ...], rank: int, key: jax.Array) 
 
 
 def merge(trained, frozen, cfg: ParametersConfig):
-  """The parameters that the model reads: W + (alpha / r) a b in f32 where there is an adapter.
+  """Returns the parameters that the model reads: W + (alpha / r) a b in f32 where there is an
+  adapter.
 
   All other leaves are the same arrays. An adapter with b = 0 changes no value.
   """
@@ -250,9 +253,9 @@ def merge(trained, frozen, cfg: ParametersConfig):
 
 
 def make_merge(model, cfg: ParametersConfig, mesh, *, adapters: bool = True):
-  """`merge` on a mesh, as a function of anything with `params` (trained) and `frozen`.
+  """Returns `merge` on a mesh, as a function of anything with `params` (trained) and `frozen`.
 
-  With `adapters` False it leaves the adapters out: the parameters that they stand on.
+  With `adapters` False it leaves the adapters out and returns the parameters underneath.
 
   Only the leaves that an adapter or trained rows change are computed; the others are the same
   arrays.
@@ -279,7 +282,7 @@ def make_merge(model, cfg: ParametersConfig, mesh, *, adapters: bool = True):
 
 
 def _bases(trained, frozen) -> dict:
-  """The frozen leaves to which an adapter or trained rows are applied."""
+  """Returns the frozen leaves to which an adapter or trained rows are applied."""
   flat = flatten_dict(frozen)
   changed = {keys[:-1] for keys in flatten_dict(trained.get("lora", {}))}
   if "head_rows" in trained:
@@ -288,7 +291,7 @@ def _bases(trained, frozen) -> dict:
 
 
 def _computed(trained, bases, cfg: ParametersConfig) -> dict:
-  """The leaves of `bases` with adapters and trained rows applied, f32."""
+  """Returns the leaves of `bases` with adapters and trained rows applied, f32."""
   flat, adapters = flatten_dict(bases), flatten_dict(trained.get("lora", {}))
   scale = cfg.lora_alpha / cfg.lora_rank
   out = {}
@@ -309,13 +312,13 @@ def _assemble(trained, frozen, computed) -> dict:
 
 
 def shapes_of(model, cfg: ParametersConfig) -> tuple:
-  """Shapes of the trees of `split` for a model with f32 parameters."""
+  """Returns shapes of the trees of `split` for a model with f32 parameters."""
   # The key is made inside, so that nothing is compiled.
   return jax.eval_shape(lambda params: split(params, cfg, jax.random.key(0)), model.shapes())
 
 
 def shardings(model, cfg: ParametersConfig, mesh) -> tuple:
-  """NamedSharding of each leaf of the trees of `split`."""
+  """Returns the NamedSharding of each leaf of the trees of `split`."""
 
   def sharding(x, axes):
     return NamedSharding(mesh, parallel.spec(axes, x.shape, mesh))

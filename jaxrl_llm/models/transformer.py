@@ -41,7 +41,7 @@ POLICIES = {
 
 
 def unconstrained(x: Array, axes: tuple) -> Array:
-  """`x` itself: on a single device activations need no layout."""
+  """Returns `x` itself: on a single device activations need no layout."""
   del axes
   return x
 
@@ -57,7 +57,8 @@ class Block(nnx.Module):
     self.mlp = MoE(cfg, rngs) if experts else MLP(cfg, rngs)
 
   def __call__(self, x, positions, visible, layer_cache, index, constrain):
-    """(x [R, S, D], (the layer's keys and values, routing [R, S, k] or None without experts)).
+    """Returns (x [R, S, D], (the layer's keys and values, routing [R, S, k] or None without
+    experts)).
 
     Arguments as `Attention.__call__`.
     """
@@ -176,22 +177,24 @@ class Transformer(nnx.Module):
 
 
 def _laid_out(x, constrain):
-  """Embedded tokens [R, S, D] as the blocks take them."""
+  """Returns embedded tokens [R, S, D] as the blocks take them."""
   # In two steps, because no single exchange leads from divided embeddings to divided tokens.
   x = constrain(x, ("rows", None, "embed_of_tokens"))
   return constrain(x, ("rows", "length", "embed_activation"))
 
 
 def _gather_columns(x, columns):
-  """The states x [R, S, D] at `columns` [R, P]: [R, P, D]."""
+  """Returns the states x [R, S, D] at `columns` [R, P]: [R, P, D]."""
   return jnp.take_along_axis(x, columns[..., None], axis=1)
 
 
 def _rematerialised(cfg: ModelConfig, graph, constrain):
-  """The block as a function of its state, with the rematerialisation that `cfg.remat` names.
+  """Returns the block as a function of its state, with the rematerialisation that `cfg.remat`
+  names.
 
-  `full` recomputes the whole block in the backward pass; `dots` keeps the products with weights and
-  recomputes the rest; `offload` is `full` with the block's input in the host's memory meanwhile.
+  `full` recomputes the entire block in the backward pass; `dots` keeps the products with weights
+  and recomputes the rest; `offload` is `full` with the block's input in the host's memory
+  meanwhile.
   """
 
   def run(state, x, positions, visible, layer, index):
@@ -232,7 +235,7 @@ class Model:
     return dataclasses.replace(self, packed=False)
 
   def init(self, key: Array):
-    """Random f32 parameters; the key is consumed."""
+    """Returns random f32 parameters; the key is consumed."""
     return nnx.to_pure_dict(nnx.state(Transformer(self.config, nnx.Rngs(params=key)), nnx.Param))
 
   def shapes(self):
@@ -243,7 +246,8 @@ class Model:
              segments: Int[Array, "R S"], *, cache: KVCache | None = None,
              shared: Int[Array, "R S"] | None = None,
              ) -> tuple[Float[Array, "R S D"], KVCache | None]:
-    """(final hidden states [R, S, D] in the compute dtype, the cache with these tokens entered).
+    """Returns (final hidden states [R, S, D] in the compute dtype, the cache with these tokens
+    entered).
 
     Args:
       params: from `init`, or of the same shapes in another float dtype.
@@ -253,8 +257,8 @@ class Model:
       segments: [R, S] int; 0 marks padding, which no token sees.
       cache: slots to write these tokens to and to read earlier ones from; None where `inputs` is
         all there is.
-      shared: an earlier segment of the row that each token sees beside its own, -1: none; None: no
-        token sees any. Not with a cache.
+      shared: an additional earlier segment of the row that each token attends to, -1: none; None:
+        no token does. Not with a cache.
     """
     return self.hidden_and_routing(params, inputs, positions, segments, cache=cache,
                                    shared=shared)[:2]
@@ -262,7 +266,7 @@ class Model:
   def hidden_and_routing(self, params, inputs: Array, positions: Int[Array, "R S"],
                          segments: Int[Array, "R S"], *, cache: KVCache | None = None,
                          shared: Int[Array, "R S"] | None = None):
-    """`hidden`, and the experts that each layer sent each token to.
+    """Returns `hidden`, and the experts that each layer sent each token to.
 
     Returns:
       (hidden, cache, routing [N, R, S, k] int32 of the layers with experts, or None without).
@@ -271,7 +275,7 @@ class Model:
     return self._network(params)(inputs, places, cache, self.constrain)[:3]
 
   def _network(self, params) -> Transformer:
-    """The modules with these parameters."""
+    """Returns the modules with these parameters."""
     graph, axes_state = _structure(self.config)
     state = jax.tree.map(lambda leaf: leaf, axes_state)  # a copy: the cached state stays abstract
     nnx.replace_by_pure_dict(state, params)
@@ -281,7 +285,7 @@ class Model:
                     segments: Int[Array, "R S"], columns: Int[Array, "R P"],
                     layers: tuple[int, ...], *, shared: Int[Array, "R S"] | None = None,
                     ) -> Float[Array, "K R P D"]:
-    """The residual stream at chosen layers and columns, before any final norm, for probes.
+    """Returns the residual stream at chosen layers and columns, before any final norm, for probes.
 
     Args:
       params, inputs, positions, segments, shared: as in `hidden`.
@@ -301,18 +305,20 @@ class Model:
     return states[jnp.asarray(layers)]
 
   def lens(self, params, states: Float[Array, "... D"]) -> Float[Array, "... V"]:
-    """The logits, f32, that the final norm and the head make of any layer's states (logit lens).
+    """Returns the logits, f32, that the final norm and the head make of any layer's states (logit
+    lens).
 
-    Of layer N these are the model's own.
+    For layer N they are the model's own logits.
     """
     return scaled_logits(self.normed(params, states), self.head(params), 1.0)
 
   def normed(self, params, states: Float[Array, "... D"]) -> Float[Array, "... D"]:
-    """The final norm of states; of layer N, what `hidden` returns."""
+    """Returns the final norm of states; of layer N, what `hidden` returns."""
     return self._network(params).final_norm(states)
 
   def values(self, params, hidden: Float[Array, "R S D"]) -> Float[Array, "R S"]:
-    """Value of the state after each token, hidden . value_head in f32; 0 before training.
+    """Returns the value of the state after each token, hidden . value_head in f32; 0 before
+    training.
 
     Raises:
       ValueError: the model has no value head.
@@ -325,7 +331,8 @@ class Model:
   def ahead(self, params, hidden: Float[Array, "R S D"], tokens: Int[Array, "R S"],
             positions: Int[Array, "R S"], segments: Int[Array, "R S"],
             ) -> tuple[Float[Array, "R S D"], Float[Array, "D V"]]:
-    """(states [R, S, D] of which the logits at column t predict token t + 2, the head to use).
+    """Returns (states [R, S, D] of which the logits at column t predict token t + 2, the head to
+    use).
 
     The last two columns of a segment predict nothing: what they hold means nothing, and no earlier
     column sees it. Gradients flow into the trunk unless `detached`.
@@ -347,17 +354,16 @@ class Model:
     return states, lax.stop_gradient(head) if self.detached else head
 
   def embedding(self, params) -> Float[Array, "V D"]:
-    """The table whose rows are the inputs that tokens stand for: ids and embedding[ids] are the
-    same to `hidden`.
+    """Returns the embedding table: `hidden` gives the same result for ids and for embedding[ids].
     """
     return params["embedding"]
 
   def head(self, params) -> Float[Array, "D V"]:
-    """The output projection [D, V]; with a tied head, the transposed embedding."""
+    """Returns the output projection [D, V]; with a tied head, the transposed embedding."""
     return params["embedding"].T if self.config.tie_head else params["head"]
 
   def logical_axes(self):
-    """Pytree like params with a tuple of axis names at each leaf, for `parallel`."""
+    """Returns a pytree like params with a tuple of axis names at each leaf, for `parallel`."""
     _, state = _structure(self.config)
     flat = {}
     for path, variable in nnx.to_flat_state(state):
@@ -378,6 +384,6 @@ def _shapes(cfg: ModelConfig):
 
 @functools.cache
 def _structure(cfg: ModelConfig):
-  """(graph definition, abstract parameter state) of the network; no array is allocated."""
+  """Returns (graph definition, abstract parameter state) of the network; no array is allocated."""
   abstract = nnx.eval_shape(lambda: Transformer(cfg, nnx.Rngs(params=0)))
   return nnx.split(abstract)

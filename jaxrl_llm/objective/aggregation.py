@@ -1,8 +1,8 @@
-"""Weights of tokens in the loss: one weight per token of the whole optimizer batch.
+"""Weights of tokens in the loss: one weight per token of the full optimizer batch.
 
 loss = sum(loss_weights * per_token_loss). The weights are computed once, before any gradient. Their
-denominators are those of the whole batch, so that neither micro-batches nor padding nor sharding
-change the loss.
+denominators count the full batch, so that micro-batches, padding and sharding do not change the
+loss.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ def regularizer_weights(mask: Bool[Array, "B L"], cfg: AggregationConfig,
                         keep: Bool[Array, " B"] | None = None) -> Float[Array, "B L"]:
   """Returns the weights of terms without an advantage (KL, entropy, value).
 
-  They are those of the same mode, but `token` for `balanced`, which needs advantages.
+  They use the same mode, but `token` in place of `balanced`, which needs advantages.
   """
   plain = dataclasses.replace(cfg, name="token") if cfg.name == "balanced" else cfg
   return loss_weights(mask, None, None, plain, keep)
@@ -121,7 +121,8 @@ def _fixed(live, advantages, group_id, cfg: Fixed):
 
 @register("balanced")
 def _balanced(live, advantages, group_id, cfg) -> Float[Array, "B L"]:
-  """Averages tokens of positive and of negative rows apart, then joins the two by rows per side.
+  """Averages tokens of positive and of negative rows separately, then joins the two by rows per
+  side.
 
     weight of a token on side s of group g = (rows of s in g) / (rows of g) / (tokens of s in g)
                                              / (groups)
@@ -131,7 +132,7 @@ def _balanced(live, advantages, group_id, cfg) -> Float[Array, "B L"]:
   without a live row. A group with only one side keeps only that side's term. The source does not
   confirm the treatment of zero rows nor the average over groups; both are own choices.
 
-  Groups must be whole: splitting one between two calls changes its weights.
+  Groups must be complete: splitting one between two calls changes its weights.
 
   Source: arXiv 2605.04077.
   """

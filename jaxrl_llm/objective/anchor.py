@@ -1,4 +1,4 @@
-"""An anchor between the sampler and the current policy, without a pass of its own (A-3PO)."""
+"""An anchor between the sampler and the current policy, without a separate forward pass (A-3PO)."""
 
 import jax.numpy as jnp
 from jax import lax
@@ -12,7 +12,7 @@ SHARE = "anchor_share"  # column of a batch whose anchor is interpolated: a_t
 def interpolated(log_probs: Float[Array, "B L"], behavior_log_probs: Float[Array, "B L"],
                  behavior_version: Int[Array, "B L"],
                  version: int | Int[Array, ""]) -> Float[Array, "B L"]:
-  """Returns the log-probs of an anchor that stands in for the policy before this update phase.
+  """Returns the log-probs of an anchor that approximates the policy before this update phase.
 
     log anchor_t = log mu_t + a_t (log pi_t - log mu_t)
     a_t          = clip((version - 1 - v_t) / (version - v_t), 0, 1);  0 where v_t >= version or
@@ -25,7 +25,7 @@ def interpolated(log_probs: Float[Array, "B L"], behavior_log_probs: Float[Array
 
   Args:
     log_probs: [B, L], of the current policy; a constant here, or the gradient of the ratio would be
-      1 - a times that of pi.
+      1 - a times the gradient of pi.
     behavior_log_probs: [B, L].
     behavior_version: [B, L], updates that the sampling weights had seen; below 0: unknown.
     version: updates that the current weights have seen.

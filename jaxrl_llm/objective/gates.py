@@ -16,7 +16,7 @@ def entropy_share(entropy: Float[Array, "B L"], mask: Bool[Array, "B L"],
   not change, the step shrinks by about the share.
 
   Args:
-    entropy: [B, L], nats, of the whole optimizer batch: a part of it would have another quantile.
+    entropy: [B, L], nats, of the full optimizer batch: a part of it would have another quantile.
     mask: [B, L] bool, True on policy tokens.
     share: above 0, at most 1; 1 keeps all.
 

@@ -1,4 +1,4 @@
-"""Statistics of the tokens of whole rows under a model, each at the token that it speaks of."""
+"""Statistics of the tokens of full rows under a model, each at the token that it is about."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ class Distribution:
     rules: top_k, top_p and min_p by name, see ops/token_stats.py; a missing rule is left out of the
       program.
     banned: (ids, [B, L] bool, True where none of the ids may be the token), as `stop_rule` returns
-      them; None: every token may stand everywhere.
+      them; None: every token is allowed everywhere.
   """
 
   temperature: float | Array = 1.0
@@ -45,7 +45,7 @@ class _Fed(NamedTuple):
     banned: [R, S] bool, where ids are banned; None: nowhere.
     put: statistics of the scored columns -> [B, L].
     back: [R, S] -> [B, L].
-    ahead: how many columns after a column the token stands that it predicts.
+    ahead: the token that a column predicts is this many columns after it.
   """
 
   tokens: Int[Array, "R S"]
@@ -65,7 +65,7 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
               entropy_gradient: bool = False,
               completion: tuple[Int[Array, " B"], int] | None = None,
               bins: Bins | None = None) -> TokenStats:
-  """Returns the TokenStats [B, L] of whole rows under `params`.
+  """Returns the TokenStats [B, L] of full rows under `params`.
 
   Entry 0 is 0 (False): no token precedes it.
 
@@ -180,7 +180,7 @@ def fed_tokens(length: Int[Array, " B"], width: int,
 
 
 def _padded(tokens, length, completion, banned, ahead: int = 1) -> _Fed:
-  """Each row as it is, with the padding after its end."""
+  """Returns each row as it is, with the padding after its end."""
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)
   columns = _predicting_columns(tokens.shape[1], completion, ahead)
@@ -190,10 +190,11 @@ def _padded(tokens, length, completion, banned, ahead: int = 1) -> _Fed:
 
 
 def _packed(tokens, length, completion, banned, *, bins: Bins, ahead: int = 1) -> _Fed:
-  """The rows in bins, each a segment of its own, beside what it shares with others.
+  """Packs the rows into bins: each is a separate segment, without the tokens shared with other
+  rows.
 
   The columns that predict something come first where logits are computed. So the chunks of logits
-  that nobody reads are the last ones, and are left out.
+  that are not read are the last ones, and are left out.
   """
   placement = places(length, tokens.shape[1], bins)
   to_bins = functools.partial(pack, where=placement)
@@ -219,7 +220,8 @@ def _itself(x: Array) -> Array:
 
 
 def _scored_arrays(hidden, fed: _Fed, head, distribution: Distribution) -> tuple[tuple, dict]:
-  """Returns what `_stats_of_rows` reads: arrays that lead with rows, and those that all rows read.
+  """Returns what `_stats_of_rows` reads: arrays with a row axis first, and arrays shared by all
+  rows.
   """
   ids = () if distribution.banned is None else distribution.banned[0]
   banned = None if fed.banned is None else _next_column(fed.banned, fed.ahead)
@@ -272,7 +274,7 @@ def _predicting_columns(length: int, completion: tuple[Int[Array, " B"], int] | 
   prompt, width = completion
   # Rows without room for `width` tokens repeat the last column, which predicts nothing.
   columns = jnp.minimum(prompt[:, None] - ahead + jnp.arange(width), length - 1)
-  # Behind a prompt of one token, nothing predicts the first token two ahead.
+  # After a prompt of one token, nothing predicts the first token two ahead.
   return columns if ahead == 1 else jnp.maximum(columns, 0)
 
 

@@ -1,9 +1,9 @@
-"""Terms of the loss beside the estimator's: one table for those of the package and of plugins.
+"""Terms of the loss in addition to the estimator's: one table for the package's and plugins' terms.
 
   loss = policy loss + sum over the terms of coefficient * sum(weights * per-token loss)
 
 A term says which statistics of the current policy and which columns of the batch it reads. KL,
-entropy and the critic's value loss have sections of the config of their own (`kl`, `entropy`,
+entropy and the critic's value loss have their own sections of the config (`kl`, `entropy`,
 `critic`); every other term is named in `term.name`, several by commas, and has its hyperparameters
 there.
 """
@@ -70,8 +70,8 @@ class TermEntry(Entry):
     stats: members of STATISTICS that it reads.
     columns: names of training/columns.py that it reads.
     row_columns: columns [B] that its transform adds to the batch.
-    weights: POLICY, the weights of the policy loss with correction, or REGULARIZER, those of the
-      aggregation that ignore advantages.
+    weights: POLICY, the weights of the policy loss with correction, or REGULARIZER, the
+      aggregation's weights that ignore advantages.
     detached: whether embedding, trunk and output head get no gradient of the module that predicts
       two tokens ahead.
     transform: the update transform that finds a coefficient or column of the term; None: none.
@@ -138,7 +138,7 @@ class Distill:
 def distill(inputs: TermInputs, cfg: Distill) -> TermOutput:
   """Returns the divergence of each token from the teacher: reverse KL on the policy's completions.
 
-  Source: arXiv 2306.13649; the estimators are those of `divergences.get_divergence`.
+  Source: arXiv 2306.13649; the estimators are in `divergences.get_divergence`.
   """
   teacher = inputs.batch.columns["teacher_log_probs"]
   divergence = divergences.get_divergence(cfg.divergence)(inputs.stats.log_probs, teacher,
@@ -210,7 +210,7 @@ def surrogate_of(cfg: LossConfig) -> Callable[..., Float[Array, "B L"]]:
 
 def add(loss: Float[Array, ""], metrics: dict, inputs: TermInputs, cfg: LossConfig,
         weights: dict[str, Float[Array, "B L"]]) -> tuple[Float[Array, ""], dict]:
-  """Returns the loss with all terms of `cfg`, and the metrics with theirs.
+  """Returns the loss with all terms of `cfg`, and the metrics with the terms' metrics.
 
   Args:
     weights: of the tokens, by `TermEntry.weights`.
@@ -230,8 +230,8 @@ def kl_terms(log_probs, ref_log_probs, behavior_log_probs, mask,
              cfg: KLConfig) -> Float[Array, "B L"]:
   """Returns the divergence of each token; with `importance`, times the ratio pi / behavior.
 
-  Gradients flow through that ratio. With k3 and `importance` the expected gradient is that of
-  KL(pi || ref), also off-policy.
+  Gradients flow through that ratio. With k3 and `importance` the expected gradient is the gradient
+  of KL(pi || ref), also off-policy.
 
   Source: DeepSeek-V3.2, arXiv 2512.02556.
   """
@@ -242,7 +242,7 @@ def kl_terms(log_probs, ref_log_probs, behavior_log_probs, mask,
 
 
 def value_terms(values, old_values, returns, mask, cfg: CriticConfig) -> Float[Array, "B L"]:
-  """max((V - R)^2, (clip(V, V_old +- clip) - R)^2) / 2, 0 where mask is False.
+  """Returns max((V - R)^2, (clip(V, V_old +- clip) - R)^2) / 2, 0 where mask is False.
 
   Source: the clipped value loss of OpenAI baselines' PPO2.
   """

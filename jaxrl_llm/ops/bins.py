@@ -1,7 +1,7 @@
 """Packs rows one after another into bins: the position of each token, and the way there and back.
 
-Bin n holds the rows n K .. n K + K - 1, in this order and without gaps, so that a device with whole
-bins has whole rows and nothing crosses devices. Rows of length 0 take no place.
+Bin n holds the rows n K .. n K + K - 1, in this order and without gaps, so that a device that holds
+complete bins holds complete rows and nothing crosses devices. Rows of length 0 take no place.
 
 Shapes: R rows of L tokens, N = R / K bins of C tokens.
 """
@@ -20,15 +20,16 @@ class Places(NamedTuple):
   """Places of the rows' tokens in bins.
 
   Attributes:
-    source: [N, C] int32, the column of the bin's K rows, flattened, that stands here; any one at
+    source: [N, C] int32, the column of the bin's K rows, flattened, that is here; any one at
       padding.
     positions: [N, C] int32, of the token in its row; 0 at padding.
     segments: [N, C] int32, above 0 and different for each row of a bin; what several rows share is
-      a segment of its own. 0 marks padding.
+      a separate segment. 0 marks padding.
     shared: [N, C] int32, the segment of the tokens that the row shares with others, which its
-      further tokens see beside their own; NOTHING elsewhere. None where bins share nothing.
-    column: [N, K L] int32, where each column of the bin's rows stands; any place for one after the
-      row's end.
+      further tokens attend to in addition to their own; NOTHING elsewhere. None where bins share
+      nothing.
+    column: [N, K L] int32, where each column of the bin's rows is in the bin; any place for a
+      column after the row's end.
     filled: [R, L] bool, True before the row's end.
   """
 
@@ -41,7 +42,7 @@ class Places(NamedTuple):
 
 
 def places(lengths: Int[Array, " R"], width: int, bins: Bins) -> Places:
-  """Returns where rows of these lengths, in arrays [R, width], stand in their bins.
+  """Returns where rows of these lengths, in arrays [R, width], are in their bins.
 
   Rows of a bin that are longer than it together are cut off at its end; the host's plan
   (training/packing.py) never makes such a bin.

@@ -8,7 +8,8 @@ from jaxrl_llm.types import Mean
 
 def expert_load(routing: Int[Array, "N R S k"], mask: Bool[Array, "R S"] | Int[Array, "R S"],
                 num_experts: int) -> Mean:
-  """Share of the (layer, token) pairs that each expert serves; k / E everywhere if balanced.
+  """Returns the share of the (layer, token) pairs that each expert serves; k / E everywhere if
+  balanced.
 
   Args:
     routing: [N, R, S, k] int32, from `Model.hidden_and_routing`.

@@ -13,7 +13,7 @@ LOG_RATIO_EDGES = tuple(-x for x in reversed(_POSITIVE_EDGES)) + (0.0,) + _POSIT
 
 
 def masked(values: Array, mask: Array) -> Array:
-  """`values` where `mask`, 0 elsewhere, in at least f32.
+  """Returns `values` where `mask`, 0 elsewhere, in at least f32.
 
   A masked entry, NaN included, reaches neither the result nor the gradient.
   """
@@ -21,18 +21,19 @@ def masked(values: Array, mask: Array) -> Array:
 
 
 def safe_divide(total: Array, count: Array) -> Array:
-  """total / count, and 0 where count is 0; neither the value nor the gradient is ever NaN."""
+  """Returns total / count, and 0 where count is 0; neither the value nor the gradient is ever NaN.
+  """
   return jnp.where(count > 0, total / jnp.where(count > 0, count, 1), 0.0)
 
 
 def row_mean(values: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Array, "B 1"]:
-  """Mean over the masked tokens of each row; 0 for a row without any."""
+  """Returns the mean over the masked tokens of each row; 0 for a row without any."""
   count = jnp.sum(mask, -1, keepdims=True).astype(jnp.float32)
   return safe_divide(jnp.sum(masked(values, mask), -1, keepdims=True), count)
 
 
 def row_gini(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Array, " B"]:
-  """The Gini coefficient sum_{a,b} |w_a - w_b| / (2 n sum w) of each row's masked weights.
+  """Returns the Gini coefficient sum_{a,b} |w_a - w_b| / (2 n sum w) of each row's masked weights.
 
   Args:
     weights: at least 0.
@@ -40,7 +41,7 @@ def row_gini(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Ar
   Returns:
     0 for equal weights, 1 - 1/n for a single one that is not 0, and 0 for a row without any.
   """
-  ordered = jnp.sort(masked(weights, mask), -1)  # what is not masked comes first, and counts as 0
+  ordered = jnp.sort(masked(weights, mask), -1)  # excluded entries are 0 and come first
   count = jnp.sum(mask, -1).astype(ordered.dtype)
   rank = jnp.arange(1, weights.shape[-1] + 1) - (weights.shape[-1] - count)[:, None]
   total = jnp.sum(ordered, -1)
@@ -48,7 +49,7 @@ def row_gini(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Ar
 
 
 def row_share(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Array, " B"]:
-  """(sum w)^2 / (n sum w^2) of each row's masked weights: the share of tokens that count.
+  """Returns (sum w)^2 / (n sum w^2) of each row's masked weights: the share of tokens that count.
 
   It is 1 for equal weights, 1/n for a single one that is not 0, and 0 for a row without any.
   """
@@ -59,7 +60,8 @@ def row_share(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[A
 
 def row_quantile(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
                  share: float) -> Float[Array, "B 1"]:
-  """The quantile of each row's masked values, interpolated linearly; 0 for a row without any.
+  """Returns the quantile of each row's masked values, interpolated linearly; 0 for a row without
+  any.
 
   Args:
     share: 0 is the smallest value, 1 the largest.
@@ -76,7 +78,7 @@ def row_quantile(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
 
 
 def whiten(values: Array, mask: Array, *, epsilon: float = 1e-8) -> Array:
-  """(values - mean) / sqrt(var + epsilon) over the masked entries, 0 elsewhere.
+  """Returns (values - mean) / sqrt(var + epsilon) over the masked entries, 0 elsewhere.
 
   The variance divides by count - 1; of a single entry it is 0.
   """
@@ -89,12 +91,12 @@ def whiten(values: Array, mask: Array, *, epsilon: float = 1e-8) -> Array:
 
 
 def group_index(group_id: Int[Array, " B"]) -> Int[Array, " B"]:
-  """Group numbers 0, 1, ... without gaps, for ids that may be any integers in any order."""
+  """Returns group numbers 0, 1, ... without gaps, for ids that may be any integers in any order."""
   return jnp.unique(group_id, return_inverse=True, size=group_id.shape[0])[1]
 
 
 def group_sum(values: Num[Array, "B *D"], group_id: Int[Array, " B"]) -> Num[Array, "B *D"]:
-  """For each row, the sum over the rows of its group; per column where values is [B, L].
+  """Returns, for each row, the sum over the rows of its group; per column where values is [B, L].
 
   Args:
     values: [B] or [B, L].
@@ -105,13 +107,14 @@ def group_sum(values: Num[Array, "B *D"], group_id: Int[Array, " B"]) -> Num[Arr
 
 
 def group_max(values: Num[Array, "B *D"], group_id: Int[Array, " B"]) -> Num[Array, "B *D"]:
-  """For each row, the largest value among the rows of its group; arguments as `group_sum`."""
+  """Returns, for each row, the largest value among the rows of its group; arguments as `group_sum`.
+  """
   index = group_index(group_id)
   return jax.ops.segment_max(values, index, num_segments=values.shape[0])[index]
 
 
 def group_others(values: Float[Array, "B *D"], group_id: Int[Array, " B"]) -> Float[Array, "B *D"]:
-  """For each row, the sum over the other rows of its group; arguments as `group_sum`.
+  """Returns, for each row, the sum over the other rows of its group; arguments as `group_sum`.
 
   It is exactly 0 where there are no others. The rows before and after the row are summed: the
   group's sum minus the row would carry the rounding of a large row into a small result.
@@ -126,7 +129,9 @@ def group_others(values: Float[Array, "B *D"], group_id: Int[Array, " B"]) -> Fl
 
 
 def _sum_before(values: Array, first: Bool[Array, " B"]) -> Array:
-  """Sum of the earlier rows of the same segment; `first` is True on each segment's first row."""
+  """Returns the sum of the earlier rows of the same segment; `first` is True on each segment's
+  first row.
+  """
   flags = jnp.broadcast_to(first.reshape((-1,) + (1,) * (values.ndim - 1)), values.shape)
 
   def join(earlier, later):
@@ -137,7 +142,9 @@ def _sum_before(values: Array, first: Bool[Array, " B"]) -> Array:
 
 
 def pair_index(first: Int[Array, " B"], second: Int[Array, " B"]) -> Int[Array, " B"]:
-  """Numbers 0, 1, ... without gaps, equal exactly where both `first` and `second` are equal."""
+  """Returns numbers 0, 1, ... without gaps, equal exactly where both `first` and `second` are
+  equal.
+  """
   order = jnp.lexsort((second, first))
   changes = (first[order][1:] != first[order][:-1]) | (second[order][1:] != second[order][:-1])
   number = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(changes, dtype=jnp.int32)])
@@ -145,12 +152,12 @@ def pair_index(first: Int[Array, " B"], second: Int[Array, " B"]) -> Int[Array, 
 
 
 def mean(values: Array, mask: Array) -> Mean:
-  """Mergeable mean over the masked entries."""
+  """Returns a mergeable mean over the masked entries."""
   return Mean(jnp.sum(masked(values, mask)), jnp.sum(mask).astype(jnp.float32))
 
 
 def effective_share(log_weights: Float[Array, " B"], mask: Bool[Array, " B"]) -> EffectiveShare:
-  """Mergeable effective share of the weights exp(log_weights) of the masked rows.
+  """Returns a mergeable effective share of the weights exp(log_weights) of the masked rows.
 
   Log-weights beyond 40 nats count as 40, so that no square overflows; one such row is all that
   counts either way.
@@ -161,14 +168,15 @@ def effective_share(log_weights: Float[Array, " B"], mask: Bool[Array, " B"]) ->
 
 
 def extreme(values: Array, mask: Array) -> Extreme:
-  """Mergeable smallest and largest masked entry, in the dtype of `values`."""
+  """Returns the mergeable smallest and largest masked entries, in the dtype of `values`."""
   infinity = jnp.asarray(jnp.inf, values.dtype)
   return Extreme(jnp.min(jnp.where(mask, values, infinity)),
                  jnp.max(jnp.where(mask, values, -infinity)))
 
 
 def histogram(values: Array, mask: Array, edges: tuple[float, ...] = LOG_RATIO_EDGES) -> Histogram:
-  """Mergeable f32 counts of the masked values between `edges`, compared in their own dtype."""
+  """Returns mergeable f32 counts of the masked values between `edges`, compared in their own dtype.
+  """
   index = jnp.searchsorted(jnp.asarray(edges, values.dtype), values.reshape(-1), side="right")
   counts = mask.reshape(-1).astype(jnp.float32)
   return Histogram(jnp.zeros(len(edges) + 1, jnp.float32).at[index].add(counts), edges)

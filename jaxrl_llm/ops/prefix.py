@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 def cumulative_log_ratio(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *,
                          axis_name: str | None = None) -> Float[Array, "*B L"]:
-  """Sum of the log-ratios up to and including each token.
+  """Returns the sum of the log-ratios up to and including each token.
 
     c_t = sum of log_ratio_i over i <= t with mask_i
 
@@ -40,7 +40,7 @@ def cumulative_log_ratio(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B 
 
 def prefix_min(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *,
                axis_name: str | None = None) -> Float[Array, "*B L"]:
-  """Smallest log-ratio before each token; arguments as `cumulative_log_ratio`.
+  """Returns the smallest log-ratio before each token; arguments as `cumulative_log_ratio`.
 
     m_t = min of log_ratio_i over i < t with mask_i, 0 where there is no such i
 
@@ -57,7 +57,7 @@ def prefix_min(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *,
 
 def discounted_suffix(values: Float[Array, "*B L"], mask: Bool[Array, "*B L"],
                       decay: float) -> Float[Array, "*B L"]:
-  """Sum of the values from each token on, discounted: s_t = values_t + decay * s_next.
+  """Returns the sum of the values from each token on, discounted: s_t = values_t + decay * s_next.
 
   `next` is the row's next policy token: masked tokens neither add nor decay. The scan runs
   backwards.
@@ -68,7 +68,7 @@ def discounted_suffix(values: Float[Array, "*B L"], mask: Bool[Array, "*B L"],
     decay: per policy token, 0 to 1.
 
   Returns:
-    [..., L]. Where mask is False: that of the next policy token, 0 if there is none.
+    [..., L]. Where mask is False: the entry of the next policy token, 0 if there is none.
 
   Source: GAE, arXiv 1506.02438; FIPO, arXiv 2603.19835, has it for log-ratios.
   """
@@ -78,7 +78,7 @@ def discounted_suffix(values: Float[Array, "*B L"], mask: Bool[Array, "*B L"],
 
 def linear_suffix(decay: Float[Array, "*B L"], values: Float[Array, "*B L"]
                   ) -> Float[Array, "*B L"]:
-  """x_t = values_t + decay_t x_(t+1) along the last axis."""
+  """Returns x_t = values_t + decay_t x_(t+1) along the last axis."""
 
   def join(later, earlier):
     return later[0] * earlier[0], earlier[1] + earlier[0] * later[1]
@@ -87,7 +87,9 @@ def linear_suffix(decay: Float[Array, "*B L"], values: Float[Array, "*B L"]
 
 
 def token_index(mask: Bool[Array, "*B L"], *, axis_name: str | None = None) -> Int[Array, "*B L"]:
-  """1-based count of policy tokens up to and including t; int32, and 0 before the first."""
+  """Returns the 1-based count of policy tokens up to and including t; int32, and 0 before the
+  first.
+  """
   local = lax.associative_scan(jnp.add, mask.astype(jnp.int32), axis=-1)
   if axis_name is None:
     return local
@@ -99,7 +101,8 @@ def _accumulator(x: Array):
 
 
 def _before(total: Array, reduce, identity, axis_name: str) -> Array:
-  """`reduce` of the totals of all shards that precede this one, `identity` for the first."""
+  """Returns `reduce` of the totals of all shards that precede this one, `identity` for the first.
+  """
   totals = lax.all_gather(total, axis_name)
   earlier = jnp.arange(totals.shape[0]) < lax.axis_index(axis_name)
   earlier = earlier.reshape((-1,) + (1,) * (totals.ndim - 1))

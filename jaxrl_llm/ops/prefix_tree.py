@@ -1,8 +1,8 @@
 """The tree of prefixes that the rows of a group form, and means over the rows that begin alike.
 
-Prefixes are not compared with each other; each gets a number: at depth k, that of the pair (number
-at depth k - 1, token k). One sort of [B] per depth finds the pairs, so a column costs O(B log B)
-and no two rows are ever compared.
+Prefixes are not compared with each other; each gets a number: at depth k, the number of the pair
+(number at depth k - 1, token k). One sort of [B] per depth finds the pairs, so each column costs
+O(B log B) and no two rows are ever compared.
 """
 
 import jax
@@ -26,7 +26,7 @@ def prefix_means(values: Float[Array, " B"], member: Bool[Array, " B"], tokens: 
 
   Returns:
     (mean, count), both [B, L + 1]. Column k is about the first k policy tokens, column 0 about the
-    whole group. A row leaves the count after its last policy token, and its own entries from there
+    full group. A row leaves the count after its last policy token, and its own entries from there
     on mean nothing. Where no row leaves a prefix, the mean stays the same number, bit for bit.
   """
   rows, width = mask.shape

@@ -1,4 +1,4 @@
-"""Statistics of the next-token distribution at given tokens, without the logits of a whole batch.
+"""Statistics of the next-token distribution at given tokens, without the logits of a full batch.
 
 Hidden states are cut into chunks along the length, and a chunk's logits live only inside one step
 of a scan. A backward pass of our own computes them a second time instead of storing them.
@@ -39,7 +39,9 @@ class _Softmax(NamedTuple):
 
 def scaled_logits(hidden: Float[Array, "... D"], head: Float[Array, "D V"],
                   temperature) -> Float[Array, "... V"]:
-  """Logits divided by the temperature, in f32 (f64 for f64 input), for sampler and scorer alike."""
+  """Returns logits divided by the temperature, in f32 (f64 for f64 input), for sampler and scorer
+  alike.
+  """
   logits = jnp.einsum("...d,dv->...v", hidden, head.astype(hidden.dtype),
                       preferred_element_type=_accumulator(hidden))
   return logits / temperature
@@ -50,7 +52,8 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
                 banned: tuple[Bool[Array, " V"], Bool[Array, "*B L"]] | None = None,
                 stats: frozenset[str] = frozenset(), entropy_gradient: bool = False,
                 read: Bool[Array, "*B L"] | None = None) -> TokenStats:
-  """Log-probabilities of `targets`, and further statistics of softmax(hidden @ head / temperature).
+  """Returns log-probabilities of `targets`, and further statistics of softmax(hidden @ head /
+  temperature).
 
   With top_k, top_p, min_p or banned, the distribution is p_S, renormalised over the kept tokens S:
 
@@ -72,7 +75,7 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
     stats: subset of STATS.
     entropy_gradient: lets gradients flow through `entropy`; leave it off where entropy is only
       logged. sum_pi_squared and kept_mass never carry a gradient.
-    read: [..., L] bool, False where nobody reads the statistics. A chunk in which nothing is read
+    read: [..., L] bool, False where the statistics are not read. A chunk in which nothing is read
       is not computed and gets 0 (False). None: all are read.
 
   Returns:
@@ -114,12 +117,14 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _chunk_stats(requested: _Requested, hidden, targets, softmax: _Softmax,
                  is_read) -> dict[str, Array]:
-  """The statistics of one chunk, by name; all 0 if `is_read` is False."""
+  """Returns the statistics of one chunk, by name; all 0 if `is_read` is False."""
   return _forward(requested, hidden, targets, softmax, is_read)[0]
 
 
 def _if_read(is_read, function, *arguments):
-  """function(*arguments), or zeros of its shapes if `is_read`, a scalar, is False; None is True."""
+  """Returns function(*arguments), or zeros of its shapes if `is_read`, a scalar, is False; None is
+  True.
+  """
   if is_read is None:
     return function(*arguments)
 
@@ -188,7 +193,9 @@ _chunk_stats.defvjp(_forward, _backward)
 
 
 def _pruned(logits, targets, rules: dict[str, Any], banned) -> tuple[Array, Array | None]:
-  """(logits of the kept tokens, whether each target is kept); without a rule, (logits, None)."""
+  """Returns (logits of the kept tokens, whether each target is kept); without a rule, (logits,
+  None).
+  """
   if not rules and banned is None:
     return logits, None
   if banned is None:
@@ -203,7 +210,7 @@ def _pruned(logits, targets, rules: dict[str, Any], banned) -> tuple[Array, Arra
 
 
 def _gather_targets(x: Array, targets: Array) -> Array:
-  """The entries of x [..., V] at `targets`."""
+  """Returns the entries of x [..., V] at `targets`."""
   return jnp.take_along_axis(x, targets[..., None], -1)[..., 0]
 
 
@@ -219,7 +226,7 @@ def _chunk_width(length: int, tokens: int) -> int:
 
 
 def _split_length(x: Array, axis: int, steps: int, width: int) -> Array:
-  """[.., L, ..] -> [steps, .., width, ..] along `axis`, zero-padded.
+  """Converts [.., L, ..] to [steps, .., width, ..] along `axis`, zero-padded.
 
   The split is along the length, so that no row moves to another device.
   """

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 def support(logits: Float[Array, "*B V"], *, top_k=None, top_p=None,
             min_p=None) -> Bool[Array, "*B V"]:
-  """True on the kept tokens; a constant for gradients.
+  """Returns True on the kept tokens; a constant for gradients.
 
     top_k   keep z >= the k-th largest logit, ties included                        0 keeps all
     top_p   keep the fewest most likely tokens (of the top k) whose probabilities
@@ -47,7 +47,7 @@ def support(logits: Float[Array, "*B V"], *, top_k=None, top_p=None,
 
 
 def prune(logits: Float[Array, "*B V"], keep: Bool[Array, "*B V"]) -> Float[Array, "*B V"]:
-  """Logits [..., V] of the distribution renormalised over `keep`.
+  """Returns logits [..., V] of the distribution renormalised over `keep`.
 
   Tokens outside get the lowest finite number. Their probability is exactly 0 and has no gradient,
   and p * log p is 0 there rather than NaN, as it would be with -inf.
@@ -56,7 +56,7 @@ def prune(logits: Float[Array, "*B V"], keep: Bool[Array, "*B V"]) -> Float[Arra
 
 
 def active(*, top_k=None, top_p=None, min_p=None) -> Bool[Array, ""]:
-  """Whether these values can prune anything."""
+  """Returns whether these values can prune anything."""
   prunes = [jnp.asarray(False)]
   if top_k is not None:
     prunes.append(jnp.asarray(top_k) > 0)
@@ -68,7 +68,7 @@ def active(*, top_k=None, top_p=None, min_p=None) -> Bool[Array, ""]:
 
 
 def _sorted_threshold(logits, top_k, top_p) -> Array:
-  """Lowest logit [..., 1] that top-k and top-p keep; -inf where neither prunes."""
+  """Returns the lowest logit [..., 1] that top-k and top-p keep; -inf where neither prunes."""
   width = logits.shape[-1]
   top_k, top_p = jnp.asarray(top_k, jnp.int32), jnp.asarray(top_p, logits.dtype)
 

@@ -19,10 +19,10 @@ def transfer(tree, shardings):
 
 
 def held_by(tree, mesh: Mesh):
-  """Returns the arrays on the devices of `mesh` alone, from what they hold; nothing is copied.
+  """Returns the arrays on only the devices of `mesh`, from what they hold; nothing is copied.
 
   Args:
-    tree: arrays of a larger mesh with the same axes, not divided over those that divide rows.
+    tree: arrays of a larger mesh with the same axes, not divided over the axes that divide rows.
   """
 
   def local_array(x):
@@ -81,7 +81,7 @@ def local_rows(tree):
 def gather_host(tree):
   """Returns numpy arrays; waits for the computation that makes the device arrays.
 
-  Of an array that is divided over processes, each gets the whole: then all must call it, in the
+  If an array is divided over processes, each gets the full array: then all must call this, in the
   same order as their programs.
   """
 

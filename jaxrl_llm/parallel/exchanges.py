@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-# Not public, but what Orbax reads, too; there is no other way to the store.
+# Not public, but Orbax reads it, too; there is no other way to the store.
 from jaxrl_llm.parallel import jax_private
 
 PIECE = 2**20  # bytes of a stored value: the messages of the store are limited
@@ -73,7 +73,7 @@ def exchange(name: str, value: Any) -> list:
     _set_pieces(_key(name, turn, index()), pickle.dumps(value))
     parts = pickle.loads(_get(_key(name, turn, 0), 0))
   values = [value if peer == index() else pickle.loads(part) for peer, part in enumerate(parts)]
-  # Whoever is here has the values of all, so all have begun this round and ended the one before.
+  # A process that is here has all values, so all have started this round and ended the one before.
   if turn:
     jax_private.key_value_client().key_value_delete(_key(name, turn - 1, index()))
   return values
@@ -100,7 +100,7 @@ def deal(name: str, values: list) -> list:
 
 
 def from_main(name: str, make: Callable[[], Any]) -> Any:
-  """Returns what `make` returns in process 0, where alone it is called."""
+  """Returns what `make` returns in process 0, the only one that calls it."""
   return exchange(name, make() if is_main() else None)[0]
 
 

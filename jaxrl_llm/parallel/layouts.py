@@ -28,7 +28,7 @@ RULES = {
 # would send all weights over the wire for each token.
 DECODING_RULES = {**RULES, "embed": None}
 
-# For a part of `data`: its rows are divided over fsdp alone.
+# For a part of `data`: its rows are divided only over fsdp.
 INSIDE_DATA = {**RULES, "rows": "fsdp"}
 
 
@@ -64,8 +64,8 @@ class Layout:
 
   Attributes:
     mesh: of all devices.
-    across: whether the program is one for each part of `data` (`over_data`), so that shapes are
-      those of a part.
+    across: whether the program is one for each part of `data` (`over_data`), so that shapes are per
+      part.
   """
 
   mesh: Mesh
@@ -87,8 +87,8 @@ class Layout:
                          axis_names=names, check_vma=False)
 
   def over_data(self, function, shared, divided, axis: int):
-    """Returns function(layout, shared, divided), which each part of `data` computes by itself, and
-    whose results, with a leading axis of the parts, are not yet added up.
+    """Returns function(layout, shared, divided), which each part of `data` computes separately; its
+    results, with a leading axis of the parts, are not yet added up.
 
     Not a `shard_map`: with one axis divided by hand the compiler's division of the others fails
     where a gather's operand is divided over two of them, as the embeddings are.
@@ -116,14 +116,14 @@ class Layout:
 
   @property
   def divides_tokens(self) -> bool:
-    """Whether a row's tokens are divided over devices."""
+    """Returns whether a row's tokens are divided over devices."""
     return self.mesh.shape["sequence"] > 1
 
   def by_shard(self, function, arrays: tuple, axes: tuple):
     """Returns function(*arrays), which each device computes from its own parts, as kernels must.
 
     Args:
-      axes: logical axes of each array; the result has those of the first.
+      axes: logical axes of each array; the result has the first one's axes.
     """
     if self.mesh.size == 1:
       return function(*arrays)
@@ -131,9 +131,9 @@ class Layout:
     return self._shard_map(function, set(self.mesh.axis_names), layouts, layouts[0])(*arrays)
 
   def by_rows(self, function, rows, shared):
-    """Returns function(rows, whole), which each device computes from its own tokens.
+    """Returns function(rows, shared), which each device computes from its own tokens.
 
-    Inside, shapes are those of one device: a loop over chunks of rows is a loop over its own ones.
+    Inside, shapes are of one device: a loop over chunks of rows is a loop over the device's rows.
     `shared` is fetched once before the function, and its gradient is reduced once after it, however
     many chunks there are. The mesh's tensor axis stays with the compiler.
 
@@ -160,7 +160,7 @@ def rows(mesh: Mesh) -> NamedSharding:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """Returns the sharding that puts a whole array on each device."""
+  """Returns the sharding that replicates an array on each device."""
   return NamedSharding(mesh, PartitionSpec())
 
 

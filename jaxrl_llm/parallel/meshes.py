@@ -63,7 +63,8 @@ def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
 
 
 def of_process(mesh: Mesh) -> Mesh:
-  """Returns the devices of `mesh` that are in this process, as a mesh; all of them if it is alone.
+  """Returns the devices of `mesh` that are in this process, as a mesh; all of them if it is the
+  only process.
 
   Raises:
     ConfigError: devices that share rows are in several processes.
@@ -142,9 +143,9 @@ def _split_devices(cfg: MeshConfig, devices) -> tuple[list, list]:
 def _mesh(devices, shape: tuple[int, ...]) -> Mesh:
   """Returns a mesh whose neighbours are neighbours in the machine's network, as far as it has one.
 
-  Several slices are joined by a network that is much slower than that inside one, so that only
-  `data` goes across. Devices that are a part of a slice have no such order, and stay in that of the
-  list.
+  Several slices are joined by a network that is much slower than the network inside one, so that
+  only `data` goes across. Devices that are a part of a slice have no such order, and stay in the
+  list's order.
 
   Raises:
     ConfigError: `data` does not divide over the slices.
@@ -173,7 +174,7 @@ def rows_in_processes(grid: np.ndarray) -> np.ndarray:
   """Returns a grid [data, fsdp, sequence, tensor] in which devices that share rows are in one
   process, as sampling needs them (`of_process`); the grid itself if they are, or cannot be.
 
-  By the order of a TPU's network, four neighbours may be those of two hosts of 2 x 2 chips.
+  In the order of a TPU's network, four neighbours may belong to two hosts of 2 x 2 chips.
   """
   sharing = grid.shape[2] * grid.shape[3]
   groups = np.vectorize(_process)(grid.reshape(-1, sharing))
@@ -193,7 +194,9 @@ def slice_count(devices) -> int:
 
 
 def _slice(device) -> int:
-  """The slice of a TPU. GPUs number their machines in the same place, whose network is not slow."""
+  """Returns the slice of a TPU. GPUs number their machines in the same place, whose network is not
+  slow.
+  """
   return getattr(device, "slice_index", 0) if device.platform == "tpu" else 0
 
 

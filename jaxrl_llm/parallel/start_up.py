@@ -25,7 +25,7 @@ _roll_call: RollCall | None = None
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """The place of a process among those of the run.
+  """The place of a process among the run's processes.
 
   Attributes:
     coordinator: host:port of process 0; the roll call has the port after it.
@@ -43,8 +43,9 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
           wait: float = WAIT) -> None:
   """Joins the other processes of the run, before anything asks JAX for devices.
 
-  Without arguments they are those that Cloud TPU, SLURM, Kubernetes or Open MPI launched; if none
-  of these did, or they launched one process only, nothing happens. `processes=1` says so, too.
+  Without arguments they are the processes that Cloud TPU, SLURM, Kubernetes or Open MPI launched;
+  if none of these did, or they launched one process only, nothing happens. `processes=1` says so,
+  too.
 
   Args:
     coordinator: host:port of process 0.
@@ -89,7 +90,7 @@ def finish() -> None:
 
 
 def fail(reason: str) -> bool:
-  """Tells the other processes why this one ends, so that they end, too; False if it is alone.
+  """Tells the other processes why this one ends, so that they end, too; False if there are none.
 
   Then exit by `os._exit`: at a normal exit JAX waits for the others. If this process fails because
   another one died, it does not return: the roll call names that one, and ends this process.
@@ -110,7 +111,7 @@ def _end_process(index: int, line: str) -> None:
 
 def _place_of_flags(coordinator: str | None, processes: int | None,
                     process: int | None) -> Place | None:
-  """The place that flags name; None without any."""
+  """Returns the place that flags name; None without any."""
   if processes == 1:
     return Place("", 1, 0)
   flags = {"--coordinator": coordinator, "--processes": processes, "--process": process}
@@ -132,7 +133,7 @@ def _place_of_flags(coordinator: str | None, processes: int | None,
 
 
 def _launched(wait: float) -> Place | None:
-  """The place that an engine gave this process; None if none launched it."""
+  """Returns the place that an engine gave this process; None if none launched it."""
   try:
     place = Place(*jax_private.launched_place(os.environ.get("JAX_COORDINATOR_ADDRESS"), int(wait)))
   except (KeyError, ValueError, IndexError) as error:
@@ -146,12 +147,13 @@ def _launched(wait: float) -> Place | None:
     raise ConfigError(
         f"JAX_COORDINATOR_ADDRESS={place.coordinator}, but no engine says how many processes there "
         "are. Fix: the flags --coordinator, --processes and --process, or unset the variable.")
-  # JAX gives a process of SLURM the device of its number on the host, also if it is alone there.
+  # JAX gives a process of SLURM the device of its number on the host, even if no other one is
+  # there.
   single_process = re.fullmatch(r"1(\(x\d+\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
   return dataclasses.replace(place, devices=None) if single_process else place
 
 
 def _roll_call_address(coordinator: str) -> str:
-  """The address of the roll call: a port beside the coordinator's, which JAX uses."""
+  """Returns the address of the roll call: a port next to the coordinator's, which JAX uses."""
   host, port = coordinator.rsplit(":", 1)
   return f"{host}:{int(port) + (1 if int(port) < 65535 else -1)}"

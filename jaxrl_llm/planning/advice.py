@@ -6,7 +6,7 @@ from jaxrl_llm.planning.targets import Chip
 LARGE = 0.25  # a column above this share of the device's memory is worth a rule
 SAMPLING = ("generate", "prefill", "decode")
 
-# The remedy for each column, for the programs that train and for those that sample.
+# The remedy for each column, for the programs that train and for the programs that sample.
 _TRAINING = {
     "parameters": "raise mesh.fsdp or mesh.tensor (more devices to divide them over)",
     "optimizer": "raise mesh.fsdp, set optimizer.name=adafactor, or train fewer leaves: "

@@ -35,11 +35,11 @@ class Program:
     name: as `--programs` calls it.
     trace: traces it with abstract arguments.
     columns: its arguments by what they are: parameters, optimizer, cache, batch.
-    devices: that run it together.
+    devices: number of devices that run it together.
     runs: in an iteration, at most.
     trips: of its loops whose trips depend on data, at most, in the program's order.
     model_flops: operations of one run that the method needs, on all devices.
-    held: bytes of one device that the run holds meanwhile, beside the arguments.
+    held: bytes of one device that the run holds meanwhile, in addition to the arguments.
     cache_inside: bytes of the temporaries that are the cache.
     head: (width, vocabulary) of the model.
     needs: bytes of one device that a token step cannot but read: weights, and the cache of the
@@ -91,7 +91,9 @@ class Roofline:
 
   @property
   def binds(self) -> str:
-    """The resource that takes longest; of the device's own, that of most seconds in turn."""
+    """Returns the resource that takes longest; among the device's own, the one with most seconds in
+    turn.
+    """
     links = max(self.interconnect, self.network)
     if links == self.seconds:
       return "network" if self.network > self.interconnect else "interconnect"
@@ -100,7 +102,7 @@ class Roofline:
 
   @property
   def seconds(self) -> float:
-    """The longest of a resource's seconds and of those in turn."""
+    """Returns the longest of the resources' seconds and the seconds in turn."""
     return max(self.compute, self.memory, self.interconnect, self.network, self.in_turn.seconds)
 
 
@@ -111,7 +113,7 @@ class Analysis:
   Attributes:
     program: what was compiled.
     arguments: by column.
-    outputs: that reuse no argument.
+    outputs: outputs that reuse no argument.
     needed: by the program, arguments included; None if the compiler refused it without a number.
     temp_size: the compiler's sum of temporaries, some of which share memory; None if refused.
     refused: the compiler's sentence if the program does not fit, else ''.
@@ -143,7 +145,7 @@ class Analysis:
 
   @property
   def total(self) -> int | None:
-    """Needed bytes and what the run holds beside them; None if unknown."""
+    """Returns needed bytes plus what else the run holds; None if unknown."""
     return None if self.needed is None else self.needed + self.program.held
 
 
@@ -186,7 +188,7 @@ def _out_of_memory(program: Program, arguments, message: str, seconds: float) ->
 
 def _work(program: Program, text: str, operations: flops.Flops,
           target: Target) -> tuple[Work, list[Work], tuple[str, ...]]:
-  """(outside loops of unknown trips, one trip of each of them, loops counted once)."""
+  """Returns (outside loops of unknown trips, one trip of each of them, loops counted once)."""
   module = hlo.parse(text)
   visits, loops, nested = module.visits()
   places = [_Place() for _ in range(loops + 1)]
@@ -202,7 +204,7 @@ def _work(program: Program, text: str, operations: flops.Flops,
 
 
 class _Place:
-  """Sums over the visits of a loop, or over those outside."""
+  """Sums over the visits of a loop, or over the visits outside."""
 
   def __init__(self) -> None:
     self.moved: collections.defaultdict[str, Moved] = collections.defaultdict(Moved)
@@ -226,7 +228,7 @@ class _Place:
 
 
 def _total_work(once: Work, loops: list[Work], trips: tuple[int, ...]) -> Work:
-  """A whole run."""
+  """Returns the work of a full run."""
   operations = collections.defaultdict(float, once.flops)
   moved = collections.defaultdict(Moved, once.collectives)
   passed, turns = once.traffic, once.in_turn

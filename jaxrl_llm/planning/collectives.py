@@ -20,7 +20,7 @@ _NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S*)\))?
 _ORDER = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _AXIS = re.compile(r"'([^']+)'=(\d+)")
 # Between slices a TPU's compiler leaves a collective to the runtime: a device sends its part to its
-# host, and this attribute says of which collective it is.
+# host, and this attribute names its collective.
 _BY_HOST = re.compile(r'_xla_megascale_transfer_type="?(\w+)')
 
 
@@ -50,7 +50,7 @@ class Moved:
 
 def visit_collectives(module: hlo.Module, visit: hlo.Visit, devices: int,
                       slices: int = 1) -> list[tuple[str, Moved]]:
-  """Collectives of one visited instruction, as (kind, moved); mostly none.
+  """Returns collectives of one visited instruction, as (kind, moved); mostly none.
 
   An asynchronous pair counts at its end, where the output is. A fusion counts what is inside; one
   that keeps a slice of an all-reduce is a reduce-scatter.
@@ -112,7 +112,7 @@ def _fused(module: hlo.Module, fusion: hlo.Instruction, of: tuple[int, int]):
 
 
 def _transfer(kind: str, size: int, instruction: hlo.Instruction, of: tuple[int, int]) -> Moved:
-  """A collective with an output of `size` bytes, of `of` = (devices, slices)."""
+  """Returns a collective with an output of `size` bytes, of `of` = (devices, slices)."""
   devices, slices = of
   members = group(instruction, devices)
   wire = _per_byte(kind, len(members)) * size
@@ -123,20 +123,20 @@ def _transfer(kind: str, size: int, instruction: hlo.Instruction, of: tuple[int,
                   default=1)
   if reached == 1:
     return Moved(1.0, size, wire)
-  # Inside a slice first, so that each of its devices sends its part of the whole across.
+  # Inside a slice first, so that each of its devices sends its part across.
   share = size * reached / len(members) if kind != "collective-permute" else size
   return Moved(1.0, size, wire, _per_byte(kind, reached) * share)
 
 
 def _per_byte(kind: str, count: int) -> float:
-  """Bytes that a device sends for each byte of its output, in a ring of `count`."""
+  """Returns bytes that a device sends for each byte of its output, in a ring of `count`."""
   part = (count - 1) / count
   return {"all-reduce": 2 * part, "reduce-scatter": count - 1.0, "all-gather": part,
           "all-to-all": part}.get(kind, 1.0)
 
 
 def group(instruction: hlo.Instruction, devices: int) -> list[int]:
-  """The first group of a collective; all devices where the text does not say."""
+  """Returns the first group of a collective; all devices where the text does not say."""
   text = instruction.attributes
   if match := _IOTA.search(text):
     return _numbers(match[3]).reshape(int(match[1]), int(match[2]))[0].tolist()
@@ -151,7 +151,9 @@ def group(instruction: hlo.Instruction, devices: int) -> list[int]:
 
 
 def _numbers(text: str) -> np.ndarray:
-  """The numbers of an order such as [2,4]T(1,0): counted by rows, and read with axes exchanged."""
+  """Returns the numbers of an order such as [2,4]T(1,0): counted by rows, and read with axes
+  exchanged.
+  """
   match = _ORDER.match(text)
   if match is None:
     raise ValueError(f"no order of devices: {text}")

@@ -68,7 +68,7 @@ class Sizes:
 
 
 def cases(models: dict[str, ModelConfig], sizes: Sizes, chip: Chip | None) -> list[Case]:
-  """Returns the measurements of the models in order, which are those of short rows first.
+  """Returns the measurements of the models in order: short rows first.
 
   Args:
     chip: the device's peaks; None: unknown, and the shares of them are None.
@@ -139,7 +139,7 @@ def train(model: Model, length: int, sizes: Sizes, chip: Chip | None, rows: int)
 
 
 def _batch(config: ModelConfig, rows: int, length: int) -> TrainBatch:
-  """Random rows without padding; advantages are 1 and -1 in turn."""
+  """Returns random rows without padding; advantages are 1 and -1 in turn."""
   random, prompt = np.random.default_rng(0), length // _PROMPT_SHARE
   mask = np.broadcast_to(np.arange(length) >= prompt, (rows, length))
   unit, number = np.ones((rows, length), np.float32), np.arange(rows, dtype=np.int32)
@@ -162,7 +162,7 @@ def decode_bytes(config: ModelConfig, weight_bytes: int, rows: int, filled: int,
   """Returns the bytes that decode steps must read: all weights in each, and the live columns.
 
   Args:
-    weight_bytes: of the sampler's copy. An embedding that is no head is not read whole.
+    weight_bytes: of the sampler's copy. An embedding that is no head is not read in full.
     filled: columns of the cache before the first step; each step fills another one and reads it.
   """
   per_column = model_flops.cache_bytes(config, rows, 1, kv_cache.dtype(config).itemsize)
@@ -178,7 +178,7 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
   """Times the engine's chunk of decode steps that fill the last columns of a cache.
 
   Returns:
-    With `bandwidth_share`: seconds at the published bandwidth over those that were measured. It
+    With `bandwidth_share`: seconds at the published bandwidth over measured seconds. It
     is None on an unknown device.
   """
   num_live = context - sizes.chunk
@@ -213,7 +213,9 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
 
 def _filled_cache(config: ModelConfig, rows: int, columns: int, num_live: int,
                   key) -> kv_cache.KVCache:
-  """A cache with random keys and values, equal for all rows, in the first `num_live` columns."""
+  """Returns a cache with random keys and values, equal for all rows, in the first `num_live`
+  columns.
+  """
   empty = kv_cache.empty(config, rows, columns)
 
   def noise(x):

@@ -16,7 +16,7 @@ from jaxrl_llm.planning import kernels
 # Kinds of operations. Products are the part that the matrix units do.
 WEIGHTS, ATTENTION, HEAD, KERNEL = "weights", "attention", "head", "kernel"
 ELEMENTWISE, SORT = "elementwise", "sort"
-READ_AGAIN = "bytes read again"  # no operations: what kernels read beside each operand once
+READ_AGAIN = "bytes read again"  # no operations: what kernels read in addition to each operand once
 PRODUCTS = (WEIGHTS, ATTENTION, HEAD, KERNEL)
 
 # Primitives that move or relabel numbers without computing any.
@@ -45,7 +45,8 @@ class Flops:
   loops: tuple[dict[str, float], ...] = ()
 
   def total(self, trips: tuple[int, ...] = ()) -> dict[str, float]:
-    """Operations by kind if loop k makes trips[k] trips, and one where that is not given."""
+    """Returns operations by kind if loop k makes trips[k] trips, and one where that is not given.
+    """
     operations = collections.defaultdict(float, self.once)
     for loop, times in zip(self.loops, [*trips, *[1] * len(self.loops)], strict=False):
       for kind, count in loop.items():
@@ -61,10 +62,10 @@ def products(by_kind: dict[str, float]) -> float:
 def count(jaxpr: core.ClosedJaxpr, head: tuple[int, int] | None = None) -> Flops:
   """Counts a traced program, `jax.jit(f).trace(...).jaxpr`.
 
-  Products with batch axes are `attention`; of the others, those that read or make a matrix of the
-  shape `head` (width, vocabulary) are `head` and the rest `weights`. Kernels of attention are
-  `kernel` by formula (kernels.py), other Pallas kernels with every block of their grid. A
-  conditional counts as its branch with the most operations.
+  Products with batch axes are `attention`; of the others, products that read or make a matrix of
+  the shape `head` (width, vocabulary) are `head`; all further ones are `weights`. Kernels of
+  attention are `kernel` by formula (kernels.py), other Pallas kernels with every block of their
+  grid. A conditional counts as its branch with the most operations.
   """
   counter = _Counter(head)
   counter.jaxpr(jaxpr.jaxpr, 1.0, counter.once, False)
@@ -98,7 +99,7 @@ class _Counter:
     elif name == "scan":
       self.jaxpr(params["jaxpr"].jaxpr, times * params["length"], into, kernel)
     elif name == "shard_map":
-      # Inside, shapes are those of one device along the manual axes.
+      # Inside, shapes are per device along the manual axes.
       axes = params.get("newly_manual_axes", params.get("manual_axes", ()))
       devices = math.prod(params["mesh"].shape[axis] for axis in axes)
       self.jaxpr(_open(params["jaxpr"]), times * devices, into, kernel)
@@ -113,7 +114,7 @@ class _Counter:
       into[KERNEL if kernel and kind in PRODUCTS else kind] += times * operations
 
   def _branch(self, branches, times: float, kernel: bool) -> dict[str, float]:
-    """Operations of the branch that counts; loops inside count one trip."""
+    """Returns operations of the branch that counts; loops inside count one trip."""
     candidates = []
     for branch in branches:
       inner = _Counter(self.head)
@@ -154,12 +155,12 @@ def _size(by_kind: dict[str, float]) -> float:
 
 
 def _open(jaxpr: Any):
-  """The jaxpr itself, closed or not."""
+  """Returns the jaxpr itself, closed or not."""
   return getattr(jaxpr, "jaxpr", jaxpr)
 
 
 def _inner_jaxprs(name: str, params: dict):
-  """Jaxprs that an equation runs once. A function with a derivative of its own has several
+  """Yields jaxprs that an equation runs once. A function with a custom derivative has several
   parameters, of which only the plain function runs here.
   """
   if name in ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"):

@@ -1,7 +1,7 @@
 """Reads a compiled program's text: instructions by computation, and how often each one runs.
 
-A loop's body stands in the text once. Its trips are written beside it (`known_trip_count`, CPU and
-GPU) or follow from its condition (TPU), unless the condition depends on data.
+A loop's body is in the text once. Its trip count is given with it (`known_trip_count`, CPU and GPU)
+or follows from its condition (TPU), unless the condition depends on data.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ class Instruction:
   Attributes:
     name: with its leading %.
     opcode: such as `fusion`.
-    buffers: what it makes; one, or those of a tuple.
+    buffers: its outputs; one, or several of a tuple.
     operands: names.
     inside: the text between the parentheses, a constant's value or a parameter's number.
     attributes: the text after them.
@@ -49,7 +49,7 @@ class Instruction:
     return sum(buffer.size for buffer in self.buffers)
 
   def attribute(self, key: str) -> str | None:
-    """The name that stands after `key=`, or None."""
+    """Returns the name after `key=`, or None."""
     match = re.search(rf"\b{key}=(%?[\w.\-]+)", self.attributes)
     return match[1] if match else None
 
@@ -199,10 +199,11 @@ def trips(module: Module, computation: Computation, loop: Instruction) -> int | 
 
 
 def _loop_condition(module, computation, instruction, arguments):
-  """(index of the counter, bound or its index, 1 if the bound is reached) of a condition, or None.
+  """Returns (index of the counter, bound or its index, 1 if the bound is reached) of a condition,
+  or None.
 
   Args:
-    arguments: what a called computation's parameters stand for.
+    arguments: the arguments that a called computation's parameters get.
   """
   if instruction.opcode == "fusion":
     operands = [_value(computation, name, arguments) for name in instruction.operands]
@@ -223,7 +224,7 @@ def _loop_condition(module, computation, instruction, arguments):
 
 
 def _value(computation: Computation, name: str, arguments=()):
-  """An int for a constant, (index,) for an entry of the loop's state, else None."""
+  """Returns an int for a constant, (index,) for an entry of the loop's state, else None."""
   instruction = computation.by_name.get(name)
   while instruction is not None and instruction.opcode in _THROUGH:
     instruction = computation.by_name.get(instruction.operands[0])
@@ -239,7 +240,7 @@ def _value(computation: Computation, name: str, arguments=()):
 
 
 def _start(computation: Computation, loop: Instruction, index) -> int | None:
-  """The value with which an entry of the loop's state begins, if it is a constant."""
+  """Returns the value with which an entry of the loop's state begins, if it is a constant."""
   index = index[0] if isinstance(index, tuple) else index
   state = computation.by_name.get(loop.operands[0])
   if state is None or state.opcode != "tuple":
@@ -262,7 +263,7 @@ def _step(module: Module, loop: Instruction, index: int) -> int:
 
 
 def inner(module: Module, instruction: Instruction) -> Iterator[tuple[Instruction, Computation]]:
-  """All instructions of the computations that a fusion or an asynchronous start names."""
+  """Yields all instructions of the computations that a fusion or an asynchronous start names."""
   for name in instruction.called:
     computation = module.computations.get(name)
     for nested in computation.by_name.values() if computation else ():

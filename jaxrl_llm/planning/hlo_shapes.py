@@ -18,7 +18,7 @@ class Buffer:
 
 
 def buffers(shape: str) -> tuple[Buffer, ...]:
-  """The arrays of a shape as the text has it, such as `(f32[8,2]{1,0}, s32[])`."""
+  """Returns the arrays of a shape as the text has it, such as `(f32[8,2]{1,0}, s32[])`."""
   out = []
   for dtype, dims, layout in _SHAPE.findall(shape):
     space = _SPACE.search(layout)

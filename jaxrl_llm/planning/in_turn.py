@@ -1,9 +1,9 @@
 """Seconds of a program whose instructions run one after the other.
 
-Each instruction takes the larger of its products at the chip's peak and of its traffic at the
-memory's, so that traffic overlaps only with the products of its own instruction.
-Transfers that the compiler starts and ends apart (`copy-start`, `all-gather-start`) run beside
-others and take no turn.
+Each instruction takes the longer of two times: its products at the chip's peak, and its traffic at
+the memory's. Traffic therefore overlaps only with the products of the same instruction.
+Asynchronous transfers (`copy-start`, `all-gather-start`) overlap with other instructions and take
+no turn.
 """
 
 import dataclasses
@@ -15,7 +15,9 @@ from jaxrl_llm.planning.traffic import Traffic
 
 @dataclasses.dataclass(frozen=True)
 class InTurn:
-  """Seconds of the instructions whose products take longer, and of those whose traffic does."""
+  """Seconds of the instructions whose products take longer, and of the instructions whose traffic
+  does.
+  """
 
   compute: float = 0.0
   memory: float = 0.0
@@ -32,7 +34,7 @@ class InTurn:
 
 
 def visit_seconds(module: hlo.Module, visit: hlo.Visit, traffic: Traffic, chip: Chip) -> InTurn:
-  """Seconds of one visited instruction; none of a kernel, see `kernel_seconds`.
+  """Returns seconds of one visited instruction; none of a kernel, see `kernel_seconds`.
 
   Args:
     traffic: traffic of the visit.
@@ -44,7 +46,7 @@ def visit_seconds(module: hlo.Module, visit: hlo.Visit, traffic: Traffic, chip: 
 
 
 def kernel_seconds(operations: float, traffic: Traffic, chip: Chip) -> InTurn:
-  """Seconds of a program's kernels, as one instruction.
+  """Returns seconds of a program's kernels, as one instruction.
 
   Args:
     operations: of one device.

@@ -4,7 +4,7 @@ are skipped, and a compiled text shows each operand once, but not how often a ke
 A row of S tokens has S (S + 1) / 2 pairs of a token and an earlier one or itself, for each head. A
 product over the pairs takes 2 d operations for each, d being the head's width. On a TPU each block
 that is not skipped reads two blocks from memory: of keys and values, or in the backward pass for
-these, of queries and gradients. On a GPU they are taken to stay in its cache.
+these, of queries and gradients. On a GPU they are assumed to stay in its cache.
 
 Source: own derivation, from the kernels' loops.
 """
@@ -22,7 +22,7 @@ _PRODUCTS = {
 
 
 class Cost(NamedTuple):
-  """Operations of a call, and bytes that it reads beside each operand once."""
+  """Operations of a call, and bytes that it reads in addition to each operand once."""
 
   operations: float
   read_again: float
@@ -52,7 +52,7 @@ def attention(eqn) -> Cost | None:
 
 
 def _name(eqn) -> str:
-  """The kernel's name, or the primitive's."""
+  """Returns the kernel's name, or the primitive's."""
   if eqn.primitive.name != "pallas_call":
     return eqn.primitive.name
   name_or_info = eqn.params.get("name_and_src_info", eqn.params.get("name"))

@@ -9,7 +9,7 @@ from jaxrl_llm.config import RolloutConfig
 
 def shares(rows: int, mean: float) -> np.ndarray:
   """Returns [rows] lengths over their limit, ascending: quantiles of an exponential distribution
-  that the limit cuts off, of this mean. Of a mean of .4, one in ten reaches the limit.
+  that the limit cuts off, of this mean. With a mean of .4, one in ten reaches the limit.
 
   Own choice: rows of a policy end at a rate that changes little along the row.
 
@@ -29,17 +29,17 @@ def shares(rows: int, mean: float) -> np.ndarray:
 def in_flight(rows: int, mean: float) -> float:
   """Returns how long the completion of a slot is in the mean over the token steps, over its limit.
 
-  A row of n tokens is in flight for n steps, with 1, 2, ... n tokens of its own.
+  A row of n tokens is in flight for n steps, with 1, 2, ... n of its tokens.
   """
   of_rows = shares(rows, mean)
   return float((of_rows**2).sum() / (2 * of_rows.sum()))
 
 
 def decode_steps(cfg: RolloutConfig, slots: int, mean: float) -> int:
-  """Returns the token steps of an engine whose slots take the next row when theirs ends.
+  """Returns the token steps of an engine whose slots take the next row when their row ends.
 
   With rows of all lengths in one queue, slots are full until the last ones: the tokens over the
-  slots, and at least the longest row. Where every row reaches its limit: whole rounds of chunks.
+  slots, and at least the longest row. Where every row reaches its limit: full rounds of chunks.
   """
   if mean >= 1.0:
     chunk = min(cfg.chunk, cfg.max_new_tokens)

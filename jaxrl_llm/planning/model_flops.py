@@ -32,7 +32,7 @@ def attention(m: ModelConfig, first: int, last: int) -> float:
 
 
 def forward(m: ModelConfig, rollout: RolloutConfig, rows: int) -> float:
-  """Returns operations of one pass over whole rows that predicts each completion token."""
+  """Returns operations of one pass over full rows that predicts each completion token."""
   length = rollout.row_length
   return rows * (2 * layer_weights(m) * length + attention(m, 0, length) +
                  2 * head_weights(m) * rollout.max_new_tokens)
@@ -55,7 +55,7 @@ def ahead(m: ModelConfig, rollout: RolloutConfig, rows: int) -> float:
 
 
 def prefill(m: ModelConfig, width: int, prompts: int) -> float:
-  """Returns operations of a pass over whole prompts of `width` tokens."""
+  """Returns operations of a pass over full prompts of `width` tokens."""
   return prompts * (2 * layer_weights(m) * width + attention(m, 0, width))
 
 

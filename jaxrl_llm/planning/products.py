@@ -25,7 +25,7 @@ _KERNELS = ("tpu_custom_call", "triton_kernel_call", "__gpu$xla.gpu.triton", "__
 
 def count_operations(module: hlo.Module, instruction: hlo.Instruction,
                      computation: hlo.Computation) -> float:
-  """Returns the operations of one run of an instruction, those inside a fusion included."""
+  """Returns the operations of one run of an instruction, including those inside a fusion."""
   if instruction.opcode == "fusion":
     return sum(_operations(nested, parent) for nested, parent in hlo.inner(module, instruction))
   return _operations(instruction, computation)
@@ -46,7 +46,8 @@ def _operations(instruction: hlo.Instruction, computation: hlo.Computation) -> f
 
 
 def _dot(instruction: hlo.Instruction, computation: hlo.Computation) -> float:
-  """Of a dot, or of a call of a GPU's library that names its contracted axes."""
+  """Returns the product of a dot, or of a call of a GPU's library that names its contracted axes.
+  """
   match = _CONTRACTED.search(instruction.attributes)
   if match is None:
     return 0.0
@@ -76,7 +77,9 @@ _WINDOW_DEFAULTS = (("stride", 1), ("pad", 0), ("lhs_dilate", 1), ("rhs_dilate",
 
 
 def _window(attributes: str) -> dict[str, list[int]]:
-  """The numbers of a window by their name, for each axis; of the padding, that before the first."""
+  """Returns the numbers of a window by their name, for each axis; of the padding, only the part
+  before the first entry.
+  """
   match = _WINDOW.search(attributes)
   entries = (entry.split("=") for entry in match[1].split()) if match else ()
   return {name: [int(number.split("_")[0]) for number in numbers.split("x")]
@@ -90,7 +93,7 @@ def _meetings(sizes: tuple[int, ...], window: tuple[int, ...]) -> int:
   Args:
     sizes: of the axis, of input, kernel and output.
     window: (stride of the outputs over the input with its zeros, positions before the input,
-      distance of the inputs, distance of the kernel's positions); the names are those of XLA.
+      distance of the inputs, distance of the kernel's positions); the names are XLA's.
   """
   input_size, kernel_size, output = sizes
   stride, pad, lhs_dilation, rhs_dilation = window

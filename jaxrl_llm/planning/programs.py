@@ -20,7 +20,7 @@ def iteration_programs(planned: Planned, names: tuple[str, ...] = (),
   """Returns the programs of an iteration in the order in which they run.
 
   Args:
-    names: those that are wanted; empty: all.
+    names: of the wanted programs; empty: all.
     mean_length: of completions, over their limit (`lengths.shares`).
 
   Raises:
@@ -45,7 +45,7 @@ def _step(planned: Planned, mean_length: float) -> Program:
   rows = planned.sizes.rows // updates.optimizer_batches
   packing, trips, tokens = _packed(planned, rows, mean_length)
   resident = _start_bytes(planned) + (updates.optimizer_batches - 1) * bytes_of(planned.batch)
-  # Some estimators and some update transforms go over the whole batch first.
+  # Some estimators and some update transforms go over the full batch first.
   weighs = estimators.spec(learner.cfg.loss.estimator.name).batch_statistics
   passes = 1 + weighs + sum(x.passes for x in transforms.active(learner.cfg).values())
   return Program(
@@ -58,7 +58,7 @@ def _step(planned: Planned, mean_length: float) -> Program:
 
 
 def _scoring(planned: Planned, mean_length: float) -> list[Program]:
-  """The anchor's pass and those of columns, where the config needs them."""
+  """Returns the anchor's pass and the columns' passes, where the config needs them."""
   scoring, scorers = planned.learner.scoring, []
   work = (planned.learner.model.config, planned.sizes, planned.sizes.rows)
   if planned.scores.anchor_log_probs is not None or scoring.reads_stats:
@@ -107,8 +107,8 @@ def _packed(planned: Planned, rows: int,
 
 
 def _start_bytes(planned: Planned) -> int:
-  """Bytes of the starting parameters, where they are the KL reference, and of older copies that
-  sample.
+  """Returns bytes of the starting parameters, where they are the KL reference, and of older copies
+  that sample.
   """
   reference = planned.learner.scoring.reads(REFERENCE)
   return (reference + planned.learner.updates.staleness) * bytes_of(planned.state.params)

@@ -84,8 +84,8 @@ def as_text(analyses: list[Analysis], target: Target) -> str:
 
 
 def longest(seconds: dict) -> float:
-  """Returns the seconds of a program in `as_data`; older plans have none in turn, and took those of
-  the resource that binds.
+  """Returns the seconds of a program in `as_data`; older plans have none in turn, and took the
+  seconds of the resource that binds.
   """
   return seconds["longest"] if "longest" in seconds else seconds[seconds["binds"]]
 
@@ -135,7 +135,7 @@ def _work_rows(analyses) -> list[list[str]]:
 
 
 def _ends(works: tuple[Work, ...]) -> list[tuple[int, Work]]:
-  """The first and the last, because windows differ by their cache alone."""
+  """Returns the first and the last, because windows differ only by their cache."""
   numbered = list(enumerate(works))
   return numbered if len(numbered) < 3 else [numbered[0], numbered[-1]]
 
@@ -201,7 +201,7 @@ def _number(x: float) -> str:
 
 
 def _table(rows: list[list[str]]) -> str:
-  """Rows with aligned columns; the first is the header, the first column is on the left."""
+  """Returns rows with aligned columns; the first is the header, the first column is on the left."""
   widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
   lines = []
   for row in rows:

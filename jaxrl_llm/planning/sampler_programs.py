@@ -1,4 +1,4 @@
-"""The sampler's programs: the hand-over of parameters, and one whole generation or, with
+"""The sampler's programs: the hand-over of parameters, and one full generation or, with
 `rollout.slots`, the engine's.
 """
 
@@ -37,7 +37,9 @@ def sampler_programs(planned: Planned, resident: int, mean_length: float = 1.0) 
 
 
 def _one_engine(planned: Planned) -> Planned:
-  """The same with the first of `engines.run`'s devices, and with its share of rows and slots."""
+  """Returns the same with the first of `engines.run`'s devices, and with its share of rows and
+  slots.
+  """
   meshes, r = parallel.per_engine(planned.rollout_mesh), planned.sizes
   rollout = dataclasses.replace(r, prompts=-(-r.prompts // len(meshes)),
                                 slots=-(-r.slots // len(meshes)))
@@ -77,7 +79,7 @@ def _hand_over(planned: Planned, resident: int) -> list[Program]:
 
 
 def _rounded(planned: Planned):
-  """The parameters that are handed over: the trained ones, or in the rollout's numerics."""
+  """Returns the parameters that are handed over: the trained ones, or in the rollout's numerics."""
   model, cfg = planned.learner.model, planned.sizes
   if not numerics.changes_params(model, cfg):
     return planned.params
@@ -117,13 +119,14 @@ def _generation(planned: Planned, params, resident: int) -> list[Program]:
 
 
 def _head_shards(heads: int, mesh) -> int:
-  """Devices over which the heads of the cache are divided."""
+  """Returns the number of devices over which the heads of the cache are divided."""
   tensor = mesh.shape["tensor"]
   return tensor if heads % tensor == 0 else 1
 
 
 def _engine(planned: Planned, params, resident: int, mean_length: float) -> list[Program]:
-  """Prefill of the longest prompts, and a chunk of steps of the largest batch and ring."""
+  """Returns the prefill of the longest prompts, and a chunk of steps of the largest batch and ring.
+  """
   r, mesh, model = planned.sizes, planned.rollout_mesh, _sampling_model(planned)
   shapes, shards = planned.learner.model.config, sizes.shards(mesh)
   engine_cfg = engine.EngineConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
@@ -168,7 +171,7 @@ def _engine(planned: Planned, params, resident: int, mean_length: float) -> list
 
 
 def _cache(model: Model, rows: int, columns: int, mesh):
-  """The engine's cache: rows over the devices, heads over `tensor`."""
+  """Returns the engine's cache: rows over the devices, heads over `tensor`."""
   config = hand_over.decode_model(model).config
   shapes = jax.eval_shape(functools.partial(kv_cache.empty, config, rows, columns))
 
@@ -181,7 +184,7 @@ def _cache(model: Model, rows: int, columns: int, mesh):
 
 
 def _inputs(replicated, slots: int, forced: int) -> ChunkInputs:
-  """Inputs of a chunk; `forced` columns of tokens that are not sampled, 0 without turns."""
+  """Returns inputs of a chunk; `forced` columns of tokens that are not sampled, 0 without turns."""
   turns = {"given": replicated((slots, forced)), "pending": replicated((slots,))} if forced else {}
   return ChunkInputs(*[replicated(()) for _ in range(3)], *[replicated((slots,)) for _ in range(5)],
                      **turns)

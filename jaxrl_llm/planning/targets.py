@@ -24,7 +24,7 @@ class Chip:
     flops: matrix products in bf16, per second.
     memory: bytes.
     bandwidth: of the memory, bytes per second.
-    interconnect: bytes per second between devices. Of a TPU all links together, of a GPU one way.
+    interconnect: bytes per second between devices. For a TPU all links together, for a GPU one way.
     network: bytes per second between slices of TPUs, one device's share of its host's, one way.
     source: where the figures are published.
   """
@@ -61,7 +61,7 @@ _DIMENSIONS = {"v5e": 2, "v5p": 3, "v6e": 2}
 # without a bound their description is minutes of work.
 _LARGEST = {"v5e": 256, "v5p": 8960, "v6e": 256, "h100": 1024, "h200": 1024}
 _MOST_SLICES = 1024
-_SMALLEST = {"v5e": "2x2", "v5p": "2x2x1", "v6e": "2x2"}  # whose first device stands for one chip
+_SMALLEST = {"v5e": "2x2", "v5p": "2x2x1", "v6e": "2x2"}  # whose first device represents one chip
 FORMAT = ("v5p:4x4x4 (three sides), v5e:4x4 or v6e:4x4 (two sides), v5e:1 (one chip), h100:8 or "
           "h200:8 (GPUs of one machine), v5p:2x2x2*2 (two slices of TPUs)")
 
@@ -137,7 +137,7 @@ def _tpus(name: str, kind: str, shape: tuple[int, ...], slices: int) -> tuple:
   try:
     described = topologies.get_topology_desc(platform="tpu", topology_name=f"{kind}:{sides}",
                                              **({"num_slices": slices} if slices > 1 else {}))
-  except Exception as error:  # the runtime's errors have no type of their own
+  except Exception as error:  # the runtime's errors have no specific type
     reason = str(error).splitlines()[0][:120]
     raise ConfigError(f"--target={name}: the TPU compiler knows no such slice ({reason}). "
                       f"Allowed are {FORMAT}. Fix: sides of a slice that is sold, such as "
@@ -161,7 +161,7 @@ def _gpus(kind: str, shape: tuple[int, ...]) -> tuple:
 
 
 def _gpu_config(kind: str) -> str:
-  """The compiler's description of a GPU of compute capability 9.0."""
+  """Returns the compiler's description of a GPU of compute capability 9.0."""
   cores, memory, bandwidth = _GPUS[kind]
   facts = {
       "threads_per_block_limit": 1024, "threads_per_warp": 32, "shared_memory_per_block": 49_152,

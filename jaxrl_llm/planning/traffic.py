@@ -16,7 +16,7 @@ _FREE = frozenset("""
 _SLICES = ("dynamic-slice", "slice", "gather")
 _UPDATE = "dynamic-update-slice"
 _ALLOCATES = 'custom_call_target="AllocateBuffer"'  # names memory, and writes none of it
-_LIBRARIES = ("__cublas", "__cudnn")  # their last output is a workspace, of which little is used
+_LIBRARIES = ("__cublas", "__cudnn")  # their last output is a mostly unused workspace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Traffic:
 
 
 def visit_traffic(module: hlo.Module, visit: hlo.Visit, chip: bool) -> Traffic:
-  """Traffic of one visited instruction.
+  """Returns the traffic of one visited instruction.
 
   Args:
     chip: whether memory spaces other than 0 are on the chip, as on a TPU.
@@ -49,7 +49,7 @@ def visit_traffic(module: hlo.Module, visit: hlo.Visit, chip: bool) -> Traffic:
 
 
 def _reads(module, instruction, computation):
-  """(bytes, memory space) of each operand that is read."""
+  """Yields (bytes, memory space) of each operand that is read."""
   if instruction.opcode.endswith("-done"):
     return  # the operand is what its start has read already
   for position, name in enumerate(instruction.operands):
@@ -61,7 +61,8 @@ def _reads(module, instruction, computation):
 
 
 def _bytes_read(module, user: hlo.Instruction, position: int, size: int) -> int:
-  """Bytes that an instruction reads of the operand at `position`, which has `size` bytes."""
+  """Returns bytes that an instruction reads of the operand at `position`, which has `size` bytes.
+  """
   if user.opcode in _SLICES:
     return min(size, user.size) if position == 0 else size
   if user.opcode == _UPDATE and position == 0:
@@ -73,7 +74,7 @@ def _bytes_read(module, user: hlo.Instruction, position: int, size: int) -> int:
 
 
 def _bytes_read_inside(module, computation: hlo.Computation, name: str, size: int) -> int:
-  """Bytes that a fused computation reads of a value which comes from outside."""
+  """Returns bytes that a fused computation reads of a value which comes from outside."""
   if computation.by_name[name] is computation.root:
     return size
   read_bytes = 0
@@ -86,9 +87,10 @@ def _bytes_read_inside(module, computation: hlo.Computation, name: str, size: in
 
 
 def _only_bitcasts(module, user: hlo.Instruction) -> bool:
-  """Whether an instruction is a fusion that gives its operand back, as TPU compilers nest them.
+  """Returns whether an instruction is a fusion that returns its operand, as TPU compilers nest
+  them.
 
-  What is read of the operand is then what its users read.
+  The bytes read of the operand are then the bytes that its users read.
   """
   if user.opcode != "fusion" or len(user.operands) != 1:
     return False
@@ -100,7 +102,7 @@ def _only_bitcasts(module, user: hlo.Instruction) -> bool:
 
 
 def _writes(module, instruction, computation):
-  """(bytes, memory space) of each array that is written."""
+  """Yields (bytes, memory space) of each array that is written."""
   if instruction.opcode.endswith("-start"):
     return  # its end writes
   if instruction.opcode == "fusion":
@@ -115,7 +117,7 @@ def _writes(module, instruction, computation):
 
 
 def _bytes_written(module, computation: hlo.Computation, root: hlo.Instruction) -> list[int]:
-  """Bytes that an instruction writes, for each array of its output."""
+  """Returns bytes that an instruction writes, for each array of its output."""
   if root.opcode == "tuple":
     return [size for name in root.operands
             for size in _bytes_written(module, computation, computation.by_name[name])]

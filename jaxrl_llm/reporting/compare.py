@@ -18,7 +18,7 @@ from jaxrl_llm.store.folders import path_of
 
 LEVEL = 0.95
 HEADER = ("runs", "seeds", "at iteration", "final", "best")
-# Keys that do not tell methods apart; a plugin's method has a name of its own.
+# Keys that do not distinguish methods; a plugin's method has a different name.
 IGNORED = ("seed", "iterations", "plugins", "profile", "checkpoint.", "evaluation.every",
            "evaluation.patience", "writer.")
 
@@ -62,7 +62,7 @@ def compare(workdirs: list[str | os.PathLike], metric: str, by: Sequence[str] = 
     workdirs: folders of the runs.
     metric: key of the metrics lines; with a minus in front, less of it is better.
     by: config keys whose values group the runs, such as "estimator.name"; empty: all keys in which
-      the runs differ, apart from the seed.
+      the runs differ, except the seed.
     labels: of the runs' groups, one for each run, in place of `by`; empty: made of the keys.
 
   Raises:
@@ -103,7 +103,7 @@ def rows(comparison: Comparison) -> list[tuple[str, ...]]:
   """
   sign = 1 if comparison.lower else -1
 
-  def order(group):  # what is not a number comes last
+  def order(group):  # NaN comes last
     final = sign * np.mean(group.values[:, -1])
     return np.isnan(final), final
 

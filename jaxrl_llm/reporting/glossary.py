@@ -3,8 +3,8 @@
   python -m jaxrl_llm.reporting.glossary
   python -m jaxrl_llm.reporting.glossary rollout/
 
-A `*` in a name stands for a number or for a part that the meaning explains. An estimator of your
-own may log metrics of its own: name them estimator/*.
+A `*` in a name is a number or a part that the meaning explains. Your own estimator may log its own
+metrics: name them estimator/*.
 """
 
 import fnmatch
@@ -156,7 +156,7 @@ GLOSSARY = (*EVALUATIONS, *ROLLOUTS, *UPDATES, *MISMATCH, *TIMES)
 
 
 def all_entries() -> tuple[Entry, ...]:
-  """Returns the package's entries and those of papers, which are imported."""
+  """Returns the entries of the package and of papers, which are imported."""
   of_papers = (paper_table.load("metrics", prefix) for prefix in paper_table.names("metrics"))
   return (*GLOSSARY, *(metric for paper in of_papers for metric in paper.METRICS))
 

@@ -51,7 +51,7 @@ class MetricWriter:
 
   Args:
     directory: the run's folder.
-    config: the whole config, nested.
+    config: the full config, nested.
     numbers: an instance of the hyperparameters of all chosen writers.
   """
 
@@ -67,7 +67,7 @@ class MetricWriter:
     raise NotImplementedError
 
   def restart(self, lines: list[tuple[int, dict[str, float]]]) -> None:
-    """Called once, before the first `write`, with what the run has logged so far and still stands:
+    """Called once, before the first `write`, with what the run has logged so far and still counts:
     (iteration, values) in order; empty for a new run. Later iterations are logged again.
     """
 
@@ -124,7 +124,7 @@ class Tensorboard(MetricWriter):
       put(Path(self._events), self.directory / "tensorboard")
 
   def restart(self, lines: list[tuple[int, dict[str, float]]]) -> None:
-    """Removes all events and adds those of `lines`."""
+    """Removes all events and adds the events of `lines`."""
     self._writer.close()
     for path in glob.glob(os.path.join(glob.escape(self._events), "events.out.tfevents.*")):
       os.remove(path)
@@ -153,7 +153,7 @@ class Tensorboard(MetricWriter):
 
 @dataclasses.dataclass(frozen=True)
 class Online:
-  """Numbers of writers that keep runs in projects."""
+  """Hyperparameters of writers that keep runs in projects."""
 
   project: str = option("jaxrl_llm", "project of the run")
   group: str = option("", "group of the run, for example of its seeds; empty: none")
@@ -186,7 +186,7 @@ class OnlineWriter(MetricWriter):
     _client(cls.name)
 
   def begin(self, package, run_id: str):
-    """Returns the client's run, new or gone on with, which has `log(values, step)` and `finish()`.
+    """Returns the client's run, new or continued, which has `log(values, step)` and `finish()`.
     """
     raise NotImplementedError
 
@@ -194,7 +194,7 @@ class OnlineWriter(MetricWriter):
     write_atomically(self._path, json.dumps(self._state) + "\n")
 
   def write(self, iteration: int, values: dict[str, float]) -> None:
-    """Sends the metrics, unless those of this iteration were sent before an interruption."""
+    """Sends the metrics, unless this iteration's were sent before an interruption."""
     if iteration > self._state["sent"]:
       self._client.log(values, step=iteration)
       self._state["sent"] = iteration
@@ -263,12 +263,12 @@ def require(choice: Choice) -> None:
 
 
 class Copies:
-  """All writers of a run. What one of them raises is warned of once.
+  """All writers of a run. An error of one of them is logged once, as a warning.
 
   Args:
     choice: the config's section `writer`.
     directory: the run's folder.
-    config: the whole config, nested.
+    config: the full config, nested.
   """
 
   def __init__(self, choice: Choice, directory: Path, config: dict[str, Any]):

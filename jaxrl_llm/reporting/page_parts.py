@@ -1,7 +1,8 @@
 """Parts of a page that commands write, and the tables in them.
 
-A part stands between two markers. Its tables are read back cell by cell, as `tables.markdown_table`
-wrote them, so that one page can quote a number of another by part, row and column.
+A part is the text between two markers. Its tables are read back cell by cell, as
+`tables.markdown_table` wrote them, so that one page can quote a number of another by part, row and
+column.
 """
 
 import dataclasses
@@ -57,7 +58,7 @@ class Place:
   """The place of a number on a page.
 
   Attributes:
-    part: its name; empty: the whole page.
+    part: its name; empty: the full page.
     row: cells of the row; no other row of a table with the column has all of them.
     column: its header.
     number: which of the cell's numbers: 0, 1 is after the `±`, -1 the last.

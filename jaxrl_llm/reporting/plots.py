@@ -15,14 +15,14 @@ from jaxrl_llm.reporting.reader import RunFolder
 from jaxrl_llm.reporting.summary import QUANTILES
 from jaxrl_llm.reporting.tables import HELDOUT, accuracy_name, set_accuracies
 
-# The palette of Okabe and Ito, which colour-blind readers can tell apart, and two more.
+# The palette of Okabe and Ito, which colour-blind readers can distinguish, and two more.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5195", "#4d4d4d")
 DASHES = ("-", "--", ":")
 INK, GRID = "#333333", "#e4e4e4"
 CLOSE = 0.005  # of the range: lines that are nearer than a line is wide
 
 PANEL = (3.8, 2.7)  # inches of a panel on a page
-# Metrics that a comparison shows beside its own, where all groups logged them.
+# Metrics that a comparison also shows, where all groups logged them.
 COMPARED = {
     "reward/correct": "share of correct rollouts",
     "policy/entropy": "entropy, nats",
@@ -290,7 +290,7 @@ def _lines(axes: Axes, series: dict[str, Series]) -> None:
 
 
 def _accuracy(axes: Axes, series: dict[str, Series]) -> None:
-  """Draws evaluations, few and exact, with markers; rollouts, many and noisy, as a thin line."""
+  """Plots evaluations, few and exact, with markers; rollouts, many and noisy, as a thin line."""
   evaluations = 0
   for label, (iterations, values) in series.items():
     if label == "rollouts":

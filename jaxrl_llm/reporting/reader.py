@@ -55,7 +55,8 @@ class RunFolder:
                   if len(paths) == rollout_part(paths[0])[1])
 
   def rollouts(self, iteration: int) -> list[dict[str, Any]]:
-    """Returns the rows of an iteration as written, those of several processes in their order.
+    """Returns the rows of an iteration as written; rows of several processes are in the processes'
+    order.
 
     Per-token entries are arrays [length], also where an earlier version wrote lists. A non-finite
     number of another entry is the text "nan", "inf" or "-inf", which `np.asarray(x, float)` reads.
@@ -68,7 +69,7 @@ class RunFolder:
 
 
 def read_rollouts(path: str) -> list[dict[str, Any]]:
-  """Returns the rows of a file of rollouts, with the arrays beside it.
+  """Returns the rows of a file of rollouts, with the arrays of the file next to it.
 
   Raises:
     RunError: one of the two is missing or damaged, or they do not belong together.
@@ -94,7 +95,7 @@ def read_rollouts(path: str) -> list[dict[str, Any]]:
 
 
 def _with_arrays(row: dict[str, Any], path: str, number: int) -> dict[str, Any]:
-  """A row of an earlier version, with arrays in place of its lists."""
+  """Returns a row of an earlier version, with arrays in place of its lists."""
   try:
     return row | {name: np.asarray(row[name], dtype)
                   for name, dtype in token_columns.LISTS.items() if row.get(name) is not None}
@@ -103,7 +104,7 @@ def _with_arrays(row: dict[str, Any], path: str, number: int) -> dict[str, Any]:
 
 
 def _columns(path: str, marks: set[str]) -> dict[str, list[np.ndarray]]:
-  """The arrays beside a file of facts.
+  """Returns the arrays stored next to a file of facts.
 
   Args:
     marks: what its lines say of them, see `token_columns.mark`.

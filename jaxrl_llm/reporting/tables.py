@@ -135,7 +135,7 @@ def _cell(cell_value) -> str:
 
 
 def _wall_time(run: RunFolder) -> tuple[str, str]:
-  """Returns the summary's row of the whole run's time, or of its iterations in an older run."""
+  """Returns the summary's row of the full run's time, or of its iterations in an older run."""
   elapsed, seconds = _finite(run, "time/elapsed"), _finite(run, "time/iteration")
   if len(elapsed):
     return "wall time", _duration(elapsed[-1])

@@ -1,4 +1,4 @@
-"""Per-token columns of completions as the content of a file of arrays, beside the file of facts.
+"""Per-token columns of completions as the content of a file of arrays, next to the file of facts.
 
 Parquet with zstd where pyarrow is installed, else npz. Both hold the arrays of a column one after
 the other, and their lengths; numbers are exact to the bit, and equal columns give equal bytes.
@@ -34,7 +34,7 @@ def split(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[st
 
 
 def extension() -> str:
-  """The form that is written: PARQUET where pyarrow is installed, else NPZ."""
+  """Returns the form that is written: PARQUET where pyarrow is installed, else NPZ."""
   try:
     import pyarrow.parquet  # noqa: F401  here: an optional package, of half a second
   except ImportError:
@@ -112,9 +112,9 @@ def _read_parquet(content: bytes) -> Flat:
 
 
 def _npz(flat: Flat) -> bytes:
-  """Members `column.lengths`, and `column.dtype.place`: as in `_parquet`, the bytes of one place of
-  all numbers lie together, the lowest first. Those that repeat, of ids and exponents, are deflated;
-  of bools there is a bit each.
+  """Writes the members `column.lengths` and `column.dtype.place`: as in `_parquet`, the bytes of
+  one place of all numbers lie together, the lowest first. Bytes that repeat, of ids and exponents,
+  are deflated; each bool is one bit.
   """
   out = io.BytesIO()
   with zipfile.ZipFile(out, "w") as file:
@@ -151,7 +151,7 @@ def _read_npz(content: bytes) -> Flat:
 
 
 def _from_planes(members: dict[str, np.ndarray], column: str, count: int) -> np.ndarray:
-  """The values of a column from the planes of its bytes."""
+  """Returns the values of a column from the planes of its bytes."""
   dtype = next(name.split(".")[1] for name in members if name.startswith(f"{column}.")
                and not name.endswith(".lengths"))
   if dtype == "bool":

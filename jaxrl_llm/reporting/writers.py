@@ -77,7 +77,7 @@ class MetricsWriter:
 
 
 class NoWriter:
-  """Writes nothing: the metrics of a run are process 0's to write."""
+  """Writes nothing: process 0 writes the metrics of a run."""
 
   def write(self, iteration: int, values: dict[str, float]) -> None:
     del iteration, values
@@ -104,9 +104,9 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
   Args:
     workdir: the run's folder.
     iteration: names the file.
-    rows: JSON-able, but for numpy arrays. Those of one axis in all rows are exact; floats of others
-      keep `DIGITS` significant digits.
-    part: (which process, of how many) the rows are of; each process writes files of its own.
+    rows: JSON-able, but for numpy arrays. Arrays of one axis in all rows are exact; floats of
+      others keep `DIGITS` significant digits.
+    part: (which process, of how many) the rows are of; each process writes separate files.
   """
   path = rollout_path(workdir, iteration, part)
   path_of(path).parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ def _open_after_last_line(path: str):
 
 
 def _is_object(line: bytes) -> bool:
-  """Whether a line without its line break is an object all the same."""
+  """Returns whether a line without its line break is a JSON object all the same."""
   try:
     return isinstance(json.loads(line), dict)
   except ValueError:
@@ -186,7 +186,7 @@ def _is_object(line: bytes) -> bool:
 
 
 def _line(iteration: int, names: Iterable[str], numbers: np.ndarray) -> str:
-  """The line of an iteration's metrics, by name and value."""
+  """Returns the line of an iteration's metrics, by name and value."""
   return _dumps({"iteration": int(iteration)} | dict(zip(names, plain(numbers), strict=True)))
 
 

@@ -63,7 +63,7 @@ class Shared:
 
 @struct.dataclass
 class Sampled:
-  """Tokens of a chunk. Those of slot s are the first count[s] columns, given tokens among them.
+  """Tokens of a chunk. The tokens of slot s are the first count[s] columns, given tokens included.
 
   Attributes:
     tokens: [S, C] int32.
@@ -96,7 +96,7 @@ class Decoder:
     model: with separate blocks.
     chunk: steps of a chunk at most.
     stop_ids: tokens that end a row.
-    forbid: whether stop tokens must wait until a row owes none; see `ChunkInputs.owed`.
+    forbid: whether stop tokens are forbidden while `ChunkInputs.owed` is above 0.
     mesh: None on one device.
   """
 
@@ -122,7 +122,7 @@ class Decoder:
     """Decodes a chunk: each step feeds each row's last token and samples the next.
 
     Args:
-      rules: static, of `draw.sampling` that may be on, as in `next_token.sample_token`.
+      rules: static, the rules of `draw.sampling` that may be on, as in `next_token.sample_token`.
     """
     model, keys, head = self.model, row_keys(draw.key, inputs.row_id), self.model.head(params)
     stops = jnp.asarray(self.stop_ids, jnp.int32)

@@ -5,9 +5,9 @@ The cache of S rows has the prompts' P columns, and after them a ring of w colum
 write at one shared index (models/kv_cache.py, where a column is a slot). A row that is admitted
 later than its neighbours begins further right, and the older content of its row is marked as empty.
 So one scalar write serves rows of any age. Attention reads P + w columns, where w covers the oldest
-row in flight; an index per row would need as many.
+row in flight; an index per row would not save any.
 
-Shared prompts lie in a store of their own, once per group, and the cache is the ring only.
+Shared prompts are in a separate store, once per group, and the cache is the ring only.
 """
 
 import dataclasses
@@ -38,8 +38,8 @@ class Programs:
       store) with prompt source[i] in place to[i] of the store, and the rows `fresh` of the cache
       empty. Consumes cache and store.
     decode: (params, cache, Shared or None, ChunkInputs, Draw, *, rules) -> (cache, Sampled). Ends
-      after the inputs' `steps` steps, or once `quota` rows have ended, or all. Consumes the cache.
-      `rules` is static.
+      after `steps` steps (of the inputs), or once `quota` rows have ended, or all. Consumes the
+      cache. `rules` is static.
     shift: (cache, dropped, P, w) -> cache with ring size w, without the `dropped` oldest columns.
     take: (cache, rows) -> cache of these rows.
   """

@@ -1,4 +1,4 @@
-"""An engine for each device, with rows of its own, so that no device waits for another's rows."""
+"""A separate engine for each device, so that no device waits for another's rows."""
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
@@ -17,15 +17,16 @@ from jaxrl_llm.types import PromptBatch, Rollout, Sampling
 
 def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, model: Model,
         cfg: EngineConfig, mesh: Mesh, max_new=None, **turns) -> tuple[Rollout, Stats]:
-  """Samples what `engine.run` samples. Whole groups are divided over the engines, in order.
+  """Samples what `engine.run` samples. Groups are divided over the engines, in order; none is
+  split.
 
   Devices that share the heads of a row (the mesh's axis `tensor`) share an engine. Each engine has
-  a thread, which compiles its programs and launches them on its devices alone.
+  a thread, which compiles its programs and launches them on its devices only.
 
   Args:
     params: of `model`, on the devices of `mesh`.
-    cfg: `slots` are those of all engines together. With `shared_prefix`, an engine must have one
-      device.
+    cfg: `slots` counts the slots of all engines together. With `shared_prefix`, an engine must have
+      one device.
     mesh: of all devices.
     max_new: [B] int or None, as in `engine.run`.
     **turns: the environment and its settings, as in `engine.run`. All engines ask the same

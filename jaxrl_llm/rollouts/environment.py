@@ -153,7 +153,8 @@ def register(name: str, numbers: type | None = None, *, replace: bool = False, *
 
 @register(OF_TOOL)
 def of_tool(tokenizer, eos_ids: Sequence[int], max_output_tokens: int, cfg) -> ToolEnvironment:
-  """Stands for `ToolEnvironment`, which `make_environment` makes of a tool and a protocol."""
+  """Placeholder for `ToolEnvironment`, which `make_environment` makes from a tool and a protocol.
+  """
   raise NotImplementedError
 
 

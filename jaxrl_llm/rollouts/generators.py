@@ -22,13 +22,13 @@ class Step(NamedTuple):
   ended: bool
 
 
-# (rows of ids, continuations of each row, number of the step) -> Steps, those of a row contiguous.
+# (rows of ids, continuations of each row, number of the step) -> Steps, contiguous for each row.
 Generator = Callable[[Sequence[Sequence[int]], int, int], list[Step]]
 
 
 def engine_generator(params, key: jax.Array, sampling: Sampling, *, model, cfg: SamplerConfig,
                      step_end: tuple[int, ...] = ()) -> Generator:
-  """Returns a generator that samples from a model, all rows at once.
+  """Returns a generator that samples from a model, all rows in one batch.
 
   Args:
     key: of all steps; step s takes fold_in(key, s), so that a search repeats.

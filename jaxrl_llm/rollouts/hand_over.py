@@ -33,8 +33,8 @@ def for_decoding(params, model: Model):
   """Returns (model, params) that decode fast: matrices in the compute dtype, separate blocks.
 
   Norm scales, the router and the value head keep their dtype, because the network reads them in
-  f32; so do matrices held as int8, with their scales. Results equal those of the given model and
-  parameters, up to rounding if layers were scanned.
+  f32; so do matrices held as int8, with their scales. Results equal the given model's, up to
+  rounding if layers were scanned.
   """
   blocks = params["blocks"]
   if model.config.scan_layers and 0 not in blocks:
@@ -104,7 +104,7 @@ class HandOver:
             Part("block", block, (params["blocks"], 0), self.model.config.num_layers)]
 
   def _number(self, layer: int):
-    """The number of a layer, on the devices that the copy is made on."""
+    """Returns the number of a layer, on the devices that the copy is made on."""
     sharding = None if self.layout is None else parallel.replicated(self.mesh)
     return jax.device_put(np.int32(layer), sharding)
 

@@ -2,8 +2,8 @@
 
 A run under newer weights begins with the completions that the one before left. Their tokens are fed
 again, so that keys and values are the newer weights', and sampling continues after them. A token
-keeps the log-prob and the step of the weights that sampled it. The noise follows from the row's id
-and the position alone, so it does not matter when a run ends.
+keeps the log-prob and the step of the weights that sampled it. The noise depends only on the row's
+id and the position, so it does not matter when a run ends.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from jaxrl_llm.rollouts.rollout_table import CARRIED, NOT_ENDED
 
 
 class Unfinished(NamedTuple):
-  """Rows that a run of the engine left, whole groups; some of their rows may have ended.
+  """Complete groups of rows that a run of the engine left; some of the rows may have ended.
 
   Attributes:
     row_id: [R] int32, unique in the training run.
@@ -45,7 +45,7 @@ class Unfinished(NamedTuple):
 
 
 def not_begun(row_id: np.ndarray, size: int) -> Unfinished:
-  """Rows without any token, of at most `size` completion tokens."""
+  """Returns rows without any token, of at most `size` completion tokens."""
   rows, zeros = len(row_id), np.zeros(len(row_id), np.int32)
   per_token = np.zeros((rows, size), np.int32)
   return Unfinished(

@@ -14,7 +14,7 @@ from jaxrl_llm.ops import vocabulary
 from jaxrl_llm.ops.token_stats import scaled_logits
 from jaxrl_llm.types import Sampling
 
-# Fields of Sampling that change a distribution beside the temperature.
+# Fields of Sampling that change a distribution in addition to the temperature.
 RULES = frozenset({"top_k", "top_p", "min_p", "logit_noise"})
 
 
@@ -56,8 +56,8 @@ def sample_token(hidden, head, noise: tuple[Array, Array], sampling: Sampling,
     sampling: traced.
     forbidden: tokens of probability 0; the others are renormalised before the rules of `sampling`
       apply. None allows every token.
-    rules: those that may be on. The others are left out of the program, and their values are not
-      read: a sort of the vocabulary takes a compiler longer than the rest of a step.
+    rules: the rules that may be on. The others are left out of the program, and their values are
+      not read: a sort of the vocabulary takes a compiler longer than everything else in a step.
 
   Returns:
     (token [B] int32, its log-probability [B] f32 in nats, which is 0 at temperature 0).

@@ -53,7 +53,7 @@ class CallProtocol(typing.Protocol):
     ...
 
   def finished(self, text: str) -> bool:
-    """Whether the text holds the final answer, so that no further turn follows."""
+    """Returns whether the text holds the final answer, so that no further turn follows."""
     ...
 
   def stated(self, text: str, cut: bool = False) -> str:
@@ -66,7 +66,7 @@ class CallProtocol(typing.Protocol):
 
 
 def render(protocol: CallProtocol, tool_result: ToolResult) -> str:
-  """Returns the whole text that follows a call, not shortened by a limit on tokens."""
+  """Returns the full text that follows a call, not shortened by a limit on tokens."""
   return protocol.before + protocol.body(tool_result) + protocol.after
 
 

@@ -68,7 +68,7 @@ class Ring:
     width: columns before the ring, for a row's own copy of its prompt; 0 if prompts are shared.
     store: shared prompts, or None.
     wave: (first, last) of the rows whose prompts are prefilled but not all admitted.
-    prompt_widths: see `sizes.prompt_widths`; the whole width only, if prompts are shared.
+    prompt_widths: see `sizes.prompt_widths`; the full width only, if prompts are shared.
   """
 
   def __init__(self, table: RolloutTable, params, draw: Draw, *, model: Model, cfg: EngineConfig,
@@ -169,7 +169,7 @@ class Ring:
     return rows
 
   def _share_prompts(self, rows, free) -> np.ndarray:
-    """Puts missing prompts into the store; returns the leading rows whose prompt is there."""
+    """Puts missing prompts into the store; returns the leading rows whose prompt is stored."""
     store = self.store
     places, groups, rows = store.admit(self.row[self.live()], rows)
     source = groups - self.wave[0] // self.cfg.group_size
@@ -291,7 +291,7 @@ class Ring:
     stats.cache_bytes_needed += visible * self._column_bytes
 
   def _to_devices(self, tree):
-    """Puts a tree whole on each device; the compiler gives each device its rows."""
+    """Replicates a tree on each device; the compiler gives each device its rows."""
     return jax.device_put(tree, None if self.mesh is None else parallel.replicated(self.mesh))
 
 

@@ -196,7 +196,7 @@ class RolloutTable:
     return bool(end > begin)
 
   def full(self, row: int) -> bool:
-    """Whether the row's turn, or the row, has all the tokens that it may take."""
+    """Returns whether the row's turn, or the row, has reached its limit of tokens."""
     return bool(self.count[row] == self.turn_limit(row))
 
   def end(self, row: int, reason: int) -> None:

@@ -12,7 +12,7 @@ from jaxrl_llm.types import PromptBatch
 
 SMALLEST = 8  # compaction ends at slots / SMALLEST rows
 PIECES = 4  # parts of a wave of long prompts, sorted by length
-LONG = 256  # tokens; waves of shorter prompts are prefilled whole
+LONG = 256  # tokens; waves of shorter prompts are not split
 TILE = 128  # columns; a TPU updates a cache in place if its columns are a multiple of this
 
 
@@ -20,7 +20,7 @@ TILE = 128  # columns; a TPU updates a cache in place if its columns are a multi
 class EngineConfig(SamplerConfig):
   """Sizes and rules of `engine.run`.
 
-  Of these fields only `min_new_tokens`, `stop_ids` and `max_new_tokens` change what is sampled. The
+  Only the fields `min_new_tokens`, `stop_ids` and `max_new_tokens` change what is sampled. The
   fields of `SamplerConfig` mean the same here; `window` counts columns of the cache's ring.
 
   Attributes:
@@ -30,7 +30,7 @@ class EngineConfig(SamplerConfig):
       end before others begin.
     compact: sizes per halving of the batch, to which rows are gathered once the queue is empty. 1:
       the half; 2: three quarters and the half; 0: the batch keeps its size. Each size compiles
-      programs of its own.
+      separate programs.
     quota: while rows are queued, a chunk ends early once this many rows have ended; 0: a sixteenth
       of the slots.
     shared_prefix: keep a prompt's cache once and let all rows of its group attend to it, instead of
@@ -79,7 +79,7 @@ def prompt_widths(width: int) -> list[int]:
 
 
 def prefill_groups(cfg: EngineConfig, rows: int, width: int, devices: int = 1) -> tuple[int, int]:
-  """Returns (prompts of a wave, prompts that are prefilled at once).
+  """Returns (prompts of a wave, prompts of one prefill).
 
   A wave has a prompt for every slot. If its prompts are long, it is sorted by length and cut into
   pieces that divide over the devices, so that short prompts are not padded to the longest. Prompts
@@ -95,9 +95,9 @@ def ring_sizes(cfg: EngineConfig, rows: int, max_turns: int = 0) -> list[int]:
   """Returns the sizes of the cache's ring, in columns, smallest first.
 
   The ring must hold the longest row, plus up to chunk - 1 columns because a row may be admitted
-  beside older ones. A row that waits for a tool also spans what other rows write meanwhile: each
-  further turn adds two chunks for that, up to the length of a row. The last size is a multiple of
-  TILE if the window is one and the ring is not shorter.
+  while older ones decode. A row that waits for a tool also spans what other rows write meanwhile:
+  each further turn adds two chunks for that, up to the length of a row. The last size is a multiple
+  of TILE if the window is one and the ring is not shorter.
 
   Args:
     max_turns: turns of a row at most; 0 without an environment.

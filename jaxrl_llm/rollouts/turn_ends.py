@@ -48,7 +48,7 @@ class Stop:
 class Environment(Protocol):
   """Ends turns and answers them. Results depend only on the arguments and on the tool.
 
-  An environment that also has `for_rows` is told the problems of the rows; see `TurnEnvironment`.
+  An environment that also has `for_rows` gets the problems of the rows; see `TurnEnvironment`.
   """
 
   def turn_end(self, turn_ids: Sequence[int], seen: int = 0) -> int | None:
@@ -83,8 +83,7 @@ class TurnEnvironment:
   A subclass adds `step`.
 
   Args:
-    markers: texts, one of which stands at the end of every complete turn; none: only a stop token
-      ends a turn.
+    markers: texts, one of which ends every complete turn; none: only a stop token ends a turn.
     complete: text -> whether a turn with this text is over. If it is, it must be for every text
       that continues it. None: it is over with its first marker.
 
@@ -100,7 +99,7 @@ class TurnEnvironment:
     self._overlap = max((len(marker.encode()) for marker in markers), default=0) + SPARE
     self.problems: Mapping[int, Problem] = {}
     # Only for the threads of one environment. Others that share the tokenizer (prompts, verdicts)
-    # need no lock, because nobody changes the tokenizer's settings.
+    # need no lock, because the tokenizer's settings are never changed.
     self._lock = threading.Lock()
 
   def turn_end(self, turn_ids: Sequence[int], seen: int = 0) -> int | None:
@@ -118,7 +117,7 @@ class TurnEnvironment:
     return None if stop_index is None else stop_index + 1
 
   def _back(self, ids: Sequence[int], start: int) -> int:
-    """Index to decode from again, so that a marker split across `start` is still found.
+    """Returns the index to decode from again, so that a marker split across `start` is still found.
 
     Some ids have no text, so it may take more ids than the marker has characters.
     """

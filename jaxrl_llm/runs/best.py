@@ -14,8 +14,8 @@ class Best:
   """Keeps workdir/best/<iteration>, and counts the evaluations since then.
 
   An evaluation is the best if it is strictly better than all before. With checkpoint.best = none
-  nothing is kept. Everything but the parameters follows from metrics.jsonl, so that a run that goes
-  on decides as if nothing had interrupted it.
+  nothing is kept. Everything but the parameters follows from metrics.jsonl, so that a resumed run
+  decides as if nothing had interrupted it.
 
   Args:
     metric: `checkpoint.best`.
@@ -38,14 +38,14 @@ class Best:
 
   @property
   def stop(self) -> bool:
-    """Whether `evaluation.patience` evaluations in a row were not the best."""
+    """Returns whether `evaluation.patience` evaluations in a row were not the best."""
     return bool(self._patience) and self._since >= self._patience
 
   def resume(self, lines: list[dict], last: int) -> None:
     """Reads the record of a run that resumes after iteration `last`.
 
-    Other folders than that of the best are dropped: later evaluations are made again. All stay if
-    the best one is missing, which happens only where a torn checkpoint sent the run further back.
+    All folders but the best one are dropped: later evaluations are made again. All stay if the best
+    one is missing, which happens only where a torn checkpoint sent the run further back.
 
     Args:
       lines: of metrics.jsonl, in order, none after `last`.
@@ -87,7 +87,7 @@ class Best:
     self._needed = self.iteration
 
   def _judge(self, iteration: int, metrics: dict[str, float]) -> bool:
-    """Whether the evaluation is the best so far, of which note is taken."""
+    """Returns whether the evaluation is the best so far, and records it."""
     if self._name is None or not any(name.startswith("eval/") for name in metrics):
       return False
     value = self._sign * metrics.get(self._name, math.nan)  # absent where no row was scored

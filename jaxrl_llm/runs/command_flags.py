@@ -135,12 +135,12 @@ def check_keys(arguments: Sequence[str]) -> None:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-  """The exception that others were raised for."""
+  """Returns the exception that others were raised for."""
   return _causes(error)[-1]
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-  """An exception, the one that it was raised for, and so on."""
+  """Returns an exception, the one that it was raised for, and so on."""
   links = [error]
   while (cause := links[-1].__cause__ or links[-1].__context__) is not None:
     links.append(cause)
@@ -148,20 +148,21 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _place(arguments: Sequence[str], error: BaseException) -> str | None:
-  """The config where an error may have arisen, with the line if known; None: there is none."""
+  """Returns the config where an error may have arisen, with the line if known; None: there is none.
+  """
   path = _config_path(arguments)
   return _line(arguments, error) or (f"--config={path}" if path else None)
 
 
 def _config_path(arguments: Sequence[str]) -> str:
-  """The file of the flag --config; empty without one."""
+  """Returns the file of the flag --config; empty without one."""
   paths = [text.partition("=")[2] for text in arguments
            if text.startswith(("-config=", "--config="))]
   return re.sub(r"\.py:.*", ".py", paths[-1]) if paths else ""
 
 
 def _line(arguments: Sequence[str], error: BaseException) -> str | None:
-  """File and line of the config where an error arose; None: elsewhere."""
+  """Returns file and line of the config where an error arose; None: elsewhere."""
   path = _config_path(arguments)
   cause = _first_cause(error)
   if isinstance(cause, SyntaxError) and cause.filename:

@@ -28,7 +28,7 @@ _PROCESS = flags.DEFINE_integer("process", None, "With several processes: which 
 _WAIT = flags.DEFINE_float("wait_for_processes", 300.0,
                            "Seconds in which all processes must have come.")
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
-# That of a run which came to an end before its last iteration, and would again.
+# The exit status of a run which ended before its last iteration, and would again.
 ENDED_EARLY = 3
 NO_BACKEND = "Unable to initialize backend"  # of JAX, followed by the reason
 
@@ -38,15 +38,15 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
         early: tuple[type[Exception], ...] = ()) -> None:
   """Parses the flags and calls `main`.
 
-  What the user can mend, and Ctrl-C, end the process with one line. With several processes, one
-  that ends early tells the others why.
+  Errors that the user can fix, and Ctrl-C, end the process with one line. With several processes,
+  one that ends early tells the others why.
 
   Args:
     required: names of flags that must be given.
     folders: names of flags that hold a path; it must not be empty.
     errors: types that `main` raises for a user's mistake, besides ConfigError and OSError.
     multi_process: whether `main` may run in several processes; if not, none are looked for.
-    early: those of `errors` for which the exit status is ENDED_EARLY, not 1.
+    early: the types among `errors` for which the exit status is ENDED_EARLY, not 1.
   """
   def checked(arguments: Sequence[str]) -> None:
     check(arguments[1:], required, folders)
@@ -91,7 +91,8 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
 
 
 def with_fix(error: Exception) -> str:
-  """Returns an error's text; that of the operating system names a path, and here a fix, too."""
+  """Returns an error's text; for errors of the operating system, which name a path, a fix is added.
+  """
   text = str(error)
   if not isinstance(error, OSError) or error.filename is None or "Fix: " in text:
     return text
@@ -99,7 +100,7 @@ def with_fix(error: Exception) -> str:
 
 
 def _no_repetition(record) -> bool:
-  """Whether a log record is none of Orbax about the metadata of a checkpoint that cannot be read:
+  """Returns False for Orbax's log records about the metadata of a checkpoint that cannot be read:
   the run's own warning or error names that checkpoint and the cause, in one line.
   """
   return not record.pathname.endswith("orbax/checkpoint/_src/metadata/checkpoint.py")
@@ -134,11 +135,15 @@ def _ignore(_) -> None:
 
 
 def _report(unraisable) -> None:
-  """Prints what cannot be raised, as Python does, but for what TensorStore's threads meet when they
-  call back a loop of Orbax that a failed restore has closed: the restore's own error is printed.
+  """Prints what cannot be raised, as Python does, but for two:
+
+  what TensorStore's threads meet when they call back a loop of Orbax that a failed restore has
+  closed: the restore's own error is printed; and a signal's exception in a destructor, which the
+  run raises again (`Signals`).
   """
   error = unraisable.exc_value
-  if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+  of_loop = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+  if not of_loop and not isinstance(error, (KeyboardInterrupt, Terminated)):
     sys.__unraisablehook__(unraisable)
 
 

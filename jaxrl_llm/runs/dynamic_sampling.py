@@ -1,4 +1,6 @@
-"""Dynamic sampling (DAPO, arXiv 2503.14476): groups that teach nothing are sampled again."""
+"""Dynamic sampling (DAPO, arXiv 2503.14476): groups without a learning signal are replaced by new
+ones.
+"""
 
 import dataclasses
 import time
@@ -27,7 +29,7 @@ def sample_batch(source: RolloutSource, params: Params, step: jax.Array,
   Dynamic sampling drops groups whose kept rewards are all equal, or that have fewer than two kept
   rows, and samples further task batches instead, up to `max_draws`. Surplus groups are dropped.
 
-  All processes count the groups of all, and deal them so that each has as many.
+  All processes count the groups of all processes, and distribute them evenly.
 
   Args:
     params, step: the sampling policy, as the model reads it, and its optimizer step.
@@ -67,7 +69,7 @@ def sample_batch(source: RolloutSource, params: Params, step: jax.Array,
 
 
 def group_kinds(verdicts: Verdicts, group_size: int) -> np.ndarray:
-  """The kind of each group, by the rewards of its kept rows.
+  """Returns the kind of each group, by the rewards of its kept rows.
 
   MIXED: they differ. ALL_RIGHT, ALL_WRONG: they are equal. UNSCORED: fewer than two rows are kept.
   """
@@ -82,14 +84,14 @@ def group_kinds(verdicts: Verdicts, group_size: int) -> np.ndarray:
 
 def _dealt(local_groups: RolloutBatch, counts: list[list[int]], groups: int,
            group_size: int) -> RolloutBatch:
-  """This process's share of the first `groups` groups of all processes.
+  """Returns this process's share of the first `groups` groups of all processes.
 
-  Groups are in the order of their draws, and of the processes in a draw, so that which ones are
-  taken does not depend on how many processes there are.
+  Groups are in the order of their rounds of sampling, and of the processes in a round, so that the
+  choice does not depend on the number of processes.
 
   Args:
-    local_groups: this process's groups, in the order of the draws.
-    counts: of the groups of each process, for each draw.
+    local_groups: this process's groups, in the order of the rounds.
+    counts: of the groups of each process, for each round.
   """
   owner = np.concatenate([np.repeat(np.arange(len(draw)), draw) for draw in counts])
   nth = np.zeros_like(owner)  # which of its owner's groups each one is
@@ -108,7 +110,7 @@ def _dealt(local_groups: RolloutBatch, counts: list[list[int]], groups: int,
 
 
 def _take(batch: RolloutBatch, groups: np.ndarray, group_size: int) -> RolloutBatch:
-  """The given groups of a batch, on the host only."""
+  """Returns the given groups of a batch, on the host only."""
   rows = (groups[:, None] * group_size + np.arange(group_size)).reshape(-1)
   return dataclasses.replace(
       batch,
@@ -120,7 +122,7 @@ def _take(batch: RolloutBatch, groups: np.ndarray, group_size: int) -> RolloutBa
 
 
 def _join(batches: list[RolloutBatch]) -> RolloutBatch:
-  """The groups of several batches, on the host only."""
+  """Returns the groups of several batches, on the host only."""
   return dataclasses.replace(
       batches[-1],
       problems=[problem for batch in batches for problem in batch.problems],
@@ -130,7 +132,7 @@ def _join(batches: list[RolloutBatch]) -> RolloutBatch:
 
 
 def dried_up(max_draws: int, prompts: int, tally: np.ndarray) -> DriedUpError:
-  """The error after `max_draws` batches; `tally` counts their groups by kind."""
+  """Returns the error after `max_draws` batches; `tally` counts their groups by kind."""
   total = tally.sum()
   percent = 100 * tally / max(1, total)
   return DriedUpError(

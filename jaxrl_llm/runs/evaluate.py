@@ -31,7 +31,7 @@ SAMPLES_KEY = 0xE7A1
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
   """A greedy evaluation; `problems`, `correct` and `texts` are aligned with the rows of `rollout`,
-  which is on the host. They are those of this process; the metrics are of all.
+  which is on the host. They are of this process only; the metrics are of all.
   """
 
   problems: list[Problem]
@@ -43,13 +43,14 @@ class Evaluation:
 
 def evaluate(heldout: EvaluationSet, sampler: Sampler, params: Params, *,
              piece: int | None = None) -> Evaluation:
-  """Greedy completions of held-out problems. `accuracy` is the share of correct ones, where one
-  without a verdict counts as wrong; `accuracy_scored` is that among those with a verdict.
+  """Evaluates greedy completions of held-out problems. `accuracy` is the share of correct ones,
+  where one without a verdict counts as wrong; `accuracy_scored` is the share among completions with
+  a verdict.
 
   Args:
     heldout: the problems; their metrics are named eval/<name of the set>/accuracy and so on.
     params: as the model reads them.
-    piece: rows computed at once, which bounds the memory and changes nothing else; None: the rows
+    piece: rows computed together, which bounds the memory and changes nothing else; None: the rows
       of an iteration.
   """
   begin, problems = _local_problems(heldout.problems)
@@ -74,13 +75,13 @@ def evaluate(heldout: EvaluationSet, sampler: Sampler, params: Params, *,
 
 def sampled_metrics(heldout: EvaluationSet, sampler: Sampler, params: Params, iteration: int,
                     evaluation: EvaluationConfig, *, piece: int | None = None) -> dict[str, float]:
-  """`avg@n` and `pass@n` of n sampled completions per held-out problem; empty if n is 0.
+  """Returns `avg@n` and `pass@n` of n sampled completions per held-out problem; empty if n is 0.
 
   Both are means over problems, and samples without a verdict count as wrong. `avg@n_scored` and
   `pass@n_scored` leave out these samples, and problems without any verdict.
 
   Args:
-    heldout: n is its `samples`, or else that of `evaluation`; so is the temperature.
+    heldout: n is its `samples`, or else `evaluation.samples`; so is the temperature.
     piece: as in `evaluate`.
   """
   samples = evaluation.samples if heldout.samples is None else heldout.samples
@@ -108,14 +109,15 @@ def sampled_metrics(heldout: EvaluationSet, sampler: Sampler, params: Params, it
 
 
 def _local_problems(problems: list[Problem]) -> tuple[int, list[Problem]]:
-  """(index of the first, the problems) that this process asks; counts differ by at most one.
+  """Returns (index of the first, the problems) that this process asks; counts differ by at most
+  one.
   """
   mine = np.array_split(np.arange(len(problems)), processes.count())[processes.index()]
   return int(mine[0]), [problems[i] for i in mine]
 
 
 def _mean(values: np.ndarray) -> float:
-  """The mean; NaN of nothing."""
+  """Returns the mean; NaN of nothing."""
   return float(np.mean(values)) if len(values) else float("nan")
 
 
@@ -128,7 +130,7 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, draw: Dr
     prompts: B rows on the host, of this process. A row's noise depends on (key, row id) only, not
       on its piece.
     draw: key and sampling.
-    piece: rows at once, rounded up to divide over the devices that hold rows.
+    piece: rows of one call, rounded up to divide over the devices that hold rows.
     problems: one per row, for an environment that reads them; None: unknown.
 
   Returns:
@@ -152,13 +154,13 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, draw: Dr
 
 
 def _rows(tree, index):
-  """The rows that `index` (integers or a slice) selects from each array."""
+  """Returns the rows that `index` (integers or a slice) selects from each array."""
   return jax.tree.map(lambda x: x[index], tree)
 
 
 def samples(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params,
             other_params: Params, evaluation: Evaluation, count: int) -> list[dict]:
-  """JSON-able records of the first `count` rows of an evaluation, of this process's.
+  """Returns JSON-able records of the first `count` rows of an evaluation, of this process's.
 
   All processes call it with as many rows. Per completion token, `log_ratio` is its log-prob under
   `params` minus that under `other_params`, nats; None for tokens of a tool.
@@ -184,7 +186,7 @@ def samples(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params
 
 
 def _log_probs(learner: Learner, params: Params, rollout: Rollout, count: int) -> np.ndarray:
-  """[count, L] log-probs of the first rows at temperature 1."""
+  """Returns [count, L] log-probs of the first rows at temperature 1."""
   size = parallel.padded(count, parallel.of_process(learner.mesh))
   index = np.minimum(np.arange(size), count - 1)
   rows = parallel.to_global(_rows(rollout, index), learner.mesh)

@@ -4,7 +4,7 @@ the next weights.
 An iteration has the `rollout.prompts` unfinished groups of the previous one and as many new ones,
 and ends once `rollout.prompts` groups have ended. So the completions of a batch, and the tokens of
 a completion, may be sampled by different policies. Short completions enter earlier batches than
-long ones that were begun with them.
+long ones that were started with them.
 """
 
 import time
@@ -21,7 +21,7 @@ from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout
 
 def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int,
              begun: Unfinished) -> Dispatched:
-  """Goes on with the groups in `begun` and with those of the task's batch at `cursor`.
+  """Continues the groups in `begun`, and samples the groups of the task's batch at `cursor`.
 
   Args:
     params: of the sampling policy, from `sampler.prepare`.
@@ -29,12 +29,13 @@ def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int
     begun: what the iteration before left.
 
   Returns:
-    The groups that ended first, in the order in which they were begun; `unfinished` has the others.
+    The groups that ended first, in the order in which they were started; `unfinished` has the
+    others.
   """
   begin, sampler = time.perf_counter(), source.sampler
   problems, prompts = _prompts(source, cursor, begun)
   problem_of = by_row(prompts, problems)
-  # A run's only sampling key: a completion's noise follows from its row id alone.
+  # A run's only sampling key: a completion's noise depends only on its row id.
   rollout, unfinished, metrics = sampler.sample_on(
       params, prompts, iteration_key(source.seed, 0), sampler.sampling,
       InFlight(begun, int(step), source.rollout.prompts), problem_of)
@@ -46,7 +47,7 @@ def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int
 
 def _prompts(source: RolloutSource, cursor: int,
              begun: Unfinished) -> tuple[list[Problem], PromptBatch]:
-  """(problems, prompts) of the groups in `begun` and of the task's batch at `cursor`.
+  """Returns (problems, prompts) of the groups in `begun` and of the task's batch at `cursor`.
 
   A group's row ids say which problem of which batch is its own.
   """
@@ -62,7 +63,7 @@ def _prompts(source: RolloutSource, cursor: int,
 
 
 def row_ids(cursor: int, rows: int) -> np.ndarray:
-  """Row ids of the task's batch at `cursor`, as in `rollout_batch.next_prompts`."""
+  """Returns row ids of the task's batch at `cursor`, as in `rollout_batch.next_prompts`."""
   return cursor * rows + np.arange(rows, dtype=np.int32)
 
 
@@ -76,7 +77,7 @@ def version_metrics(rollout: Rollout, step: int) -> dict[str, float]:
   Returns:
     `in_flight/versions` and `in_flight/versions_max` over the rows with a token, and
     `in_flight/age/from_<n>`: the mean staleness, in optimizer steps, of the policy tokens whose
-    number in their completion is n or more, but less than that of the next bucket.
+    number in their completion is n or more, but below the next bucket's n.
   """
   mask, policy_step = np.asarray(rollout.mask), np.asarray(rollout.policy_step)
   versions = np.array([len(np.unique(steps[policy])) for steps, policy

@@ -113,7 +113,7 @@ def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
   metrics = DeviceMetrics(steps, batch_metrics, phase_record.metrics)
   values |= {"step": values["step"] + metrics.updates} | phase_record.values
   rows = records.write(iteration, scored, metrics, values)  # metrics and completions
-  del policies, sampled, scores, batch, scored, inputs, batches  # no memory beside an evaluation's
+  del policies, sampled, scores, batch, scored, inputs, batches  # frees memory for evaluation
   records.evaluate_and_save(iteration, run)  # where they are due
   return Iteration(run, metrics, values, rows)
 

@@ -86,7 +86,7 @@ class Evaluated(NamedTuple):
 
   Attributes:
     greedy: on the first set, the task's own problems unless it has none.
-    metrics: of all sets, also those of the sampled completions.
+    metrics: of all sets, including sampled completions.
     accuracy: the share of correct greedy completions of the first set.
   """
 
@@ -111,7 +111,7 @@ class RunRecords(Records):
     self.ended = False
 
   def iterations(self, done: int) -> tqdm:
-    """The iterations after `done`, with a progress bar."""
+    """Yields the iterations after `done`, with a progress bar."""
     schedule = self._schedule
     self._phases, self._outputs.signals.patient = Phases(), True
     self._bar = progress(range(done + 1, schedule.iterations + 1), schedule.title, initial=done,
@@ -198,7 +198,7 @@ class RunRecords(Records):
     outputs.save(0, run.saved())
 
   def _terminated(self) -> bool:
-    """Whether a signal is to end the run, in any process."""
+    """Returns whether a signal must end the run, in any process."""
     signals = self._outputs.signals
     signals.check()
     if not self._loop.source.multi_process:
@@ -206,7 +206,7 @@ class RunRecords(Records):
     return any(processes.exchange("terminated", signals.terminated))
 
   def _evaluated(self, run: RunState, iteration: int) -> Evaluated:
-    """The greedy evaluation and the sampled one of each set."""
+    """Returns the greedy evaluation and the sampled one of each set."""
     sets, sampler = self._outputs.sets, self._loop.source.sampler
     params = self._loop.learner.merged(run.state)
     greedy = [evaluate.evaluate(heldout, sampler, params) for heldout in sets]
@@ -251,7 +251,7 @@ class RunRecords(Records):
 
 def write_rollouts(directory: Path, iteration: int, rows: list[dict], files: RolloutFilesConfig,
                    source: RolloutSource) -> None:
-  """Writes an iteration's rows as far as `files` says, and removes those of older iterations."""
+  """Writes an iteration's rows as far as `files` says, and removes older iterations' rows."""
   if iteration % files.every:
     return
   group = source.rollout.group_size
@@ -310,6 +310,6 @@ def warn_of_few(metrics: dict[str, float], iteration: int, warned: set[str]) -> 
 
 
 def _postfix(values: dict[str, float], accuracy: str) -> str:
-  """Returns the text beside the progress bar."""
+  """Returns the text next to the progress bar."""
   return (f"reward {values['reward/mean']:.3f}, accuracy {accuracy}, "
           f"{values['time/tokens_per_second']:.0f} tokens/s, {values['time/peak_memory']:.1f} GiB")

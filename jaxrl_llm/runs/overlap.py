@@ -1,4 +1,4 @@
-"""The next iteration's rollouts in a thread of their own, while this iteration trains.
+"""The next iteration's rollouts in a separate thread, while this iteration trains.
 
 A rollout batch is a pure function of (parameters, cursor, seed). With `updates.staleness` >= 1 its
 parameters exist before the updates of the iteration before, so sampling early changes no result,
@@ -34,7 +34,7 @@ class Ahead:
     self._cursor = 0
 
   def take(self, params: Params, step: jax.Array, cursor: int) -> RolloutBatch:
-    """As `sample_batch`; the pending batch, which `begin` was given the same arguments for.
+    """Returns the pending batch, for which `begin` got the same arguments; see `sample_batch`.
 
     In the first iteration, and in the first one after a restart, nothing is pending: the batch is
     sampled now, in the caller's thread.
@@ -45,7 +45,7 @@ class Ahead:
 
     Raises:
       ValueError: the pending batch begins at another cursor.
-      What sampling raised in its thread.
+      Any exception of sampling, from its thread.
     """
     begin = time.perf_counter()
     if self._pending is None:
@@ -63,8 +63,8 @@ class Ahead:
     """Begins to sample the next batch.
 
     If one program samples on the devices that train, it is enqueued before this returns, so it runs
-    before the updates, and its verification beside them. The engine's chunks and the repetitions of
-    dynamic sampling come between the updates as it happens.
+    before the updates, and its verification at the same time as the updates. The engine's chunks
+    and the repetitions of dynamic sampling come between the updates as it happens.
 
     Args:
       params, step: the sampling policy, in arrays that nothing donates.

@@ -52,7 +52,7 @@ class Phases:
     self._last = now
 
   def wait(self, array: jax.Array) -> None:
-    """Waits for the updates, which end with this array, and counts the time as theirs.
+    """Waits for the updates, which end with this array, and counts the time for the updates.
 
     Otherwise it would count for whatever needs the parameters next: rollouts or an evaluation.
     """
@@ -61,8 +61,8 @@ class Phases:
 
   def iterated(self, values: dict[str, float]) -> None:
     """Counts the time of `iterate`: rollouts and verification as measured there, the rest as the
-    update's. Of rollouts that were sampled ahead, only the time that the loop waited counts.
-    Repeated draws of dynamic sampling count as rollouts with their verification.
+    update's. If rollouts were sampled ahead, only the time that the loop waited counts. Repeated
+    rounds of dynamic sampling count as rollouts with their verification.
     """
     now = time.perf_counter()
     rollout = values.get("time/waited", values["time/rollout"])
@@ -73,7 +73,7 @@ class Phases:
     self._last = now
 
   def take(self, tokens: float) -> dict[str, float]:
-    """The metrics of the span that ends now; the next one begins.
+    """Returns the metrics of the span that ends now; the next one begins.
 
     Args:
       tokens:   tokens of the completions that were sampled in it.
@@ -92,8 +92,8 @@ class Phases:
 
 
 def peak_memory() -> float:
-  """GiB: the largest peak of a local device so far or, where devices do not say, the peak of the
-  process's resident memory.
+  """Returns GiB: the largest peak of a local device so far or, where devices do not report it, the
+  peak of the process's resident memory.
   """
   stats = [device.memory_stats() or {} for device in jax.local_devices()]
   peaks = [device["peak_bytes_in_use"] for device in stats if "peak_bytes_in_use" in device]
@@ -107,8 +107,8 @@ def peak_memory() -> float:
 def profiled(directory: Path, iterations: tuple[int, ...], iteration: int):
   """Traces what happens inside if `iteration` is one of `iterations`; yields whether it is.
 
-  The trace is in directory/profile/iteration_<n>, which TensorBoard and Perfetto show. What should
-  be in the trace must have finished on the devices before the context ends.
+  The trace is in directory/profile/iteration_<n>, which TensorBoard and Perfetto show. Programs
+  must have finished on the devices before the context ends to be in the trace.
   """
   if iteration not in iterations:
     yield False

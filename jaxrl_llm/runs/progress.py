@@ -20,7 +20,7 @@ from jaxrl_llm.runs.evaluate import Evaluation
 from jaxrl_llm.types import Params
 
 SAMPLES = 12  # held-out completions shown in the report
-SPACING = 20  # times what a refresh took until the next one, so that they take 5 % of the time
+SPACING = 20  # durations of a refresh between two of them, so that they take 5 % of the time
 logger = logging.getLogger(__name__)
 
 
@@ -29,7 +29,7 @@ class Progress:
 
   It evaluates nothing that the run evaluates anyway. A run resumed from a checkpoint lacks the
   completions from before its training and makes them once. After an interruption the completions
-  are those of the last refresh.
+  are from the last refresh.
 
   Args:
     heldout: the problems whose completions are shown; None: nothing is evaluated.
@@ -49,7 +49,7 @@ class Progress:
   def evaluated(self, iteration: int, params: Params, evaluation: Evaluation) -> None:
     """Takes an evaluation, and refreshes the report if enough time has passed since the last time.
 
-    That of iteration 0 is shown by `first_report`, after the first iteration.
+    The evaluation of iteration 0 is shown by `first_report`, after the first iteration.
 
     Args:
       iteration: after which it was made; 0: after the warm start.
@@ -135,7 +135,7 @@ class Progress:
     return evaluate.evaluate(self._heldout, self._loop.source.sampler, params)
 
   def _samples(self, iteration: int, params: Params, evaluation: Evaluation) -> dict:
-    """Completions from before the training and of `evaluation`, made with `params`."""
+    """Returns completions from before the training and of `evaluation`, made with `params`."""
     assert self._heldout is not None, "without problems, there are no completions"
     start = self._start_params()
     if self._before is None:

@@ -43,8 +43,8 @@ class Records:
 
   @contextlib.contextmanager
   def updating(self, run: RunState, iteration: int) -> Iterator[Callable[[jax.Array], None]]:
-    """Around the steps of an iteration that make the next state; what it yields is called with an
-    array of that state.
+    """Context around the steps of an iteration that make the next state; yields a function that is
+    called with an array of that state.
     """
     del run, iteration
     yield lambda array: None
@@ -64,8 +64,8 @@ class Records:
 
 
 def batch_values(source: RolloutSource, scored: ScoredBatch, step: jax.Array) -> dict[str, float]:
-  """Metrics of the completions of all processes, of their rewards after shaping, and the optimizer
-  step before the updates.
+  """Returns metrics of the completions of all processes, of their rewards after shaping, and the
+  optimizer step before the updates.
   """
   batch, rewards, keep = scored.batch, scored.rewards, scored.keep
   before = int(step)
@@ -83,8 +83,8 @@ def batch_values(source: RolloutSource, scored: ScoredBatch, step: jax.Array) ->
 
 
 def token_age(rollout: Rollout, step: int) -> float:
-  """Mean staleness of the tokens that the policy sampled, in optimizer steps before `step`; NaN
-  without such a token.
+  """Returns the mean staleness of the tokens that the policy sampled, in optimizer steps before
+  `step`; NaN without such a token.
   """
   policy_step = rollout.policy_step[rollout.mask]
   return step - float(np.mean(policy_step)) if policy_step.size else float("nan")
@@ -95,7 +95,7 @@ class RowFacts(NamedTuple):
 
   Attributes:
     new: tokens of the completion.
-    sampled: those of them that the policy sampled.
+    sampled: tokens among them that the policy sampled.
     truncated: bool.
     turns: of the policy, 0 without turns.
     void: bool, False without turns.
@@ -109,7 +109,7 @@ class RowFacts(NamedTuple):
 
 
 def row_facts(rollout: Rollout) -> RowFacts:
-  """The facts of rows on the host."""
+  """Returns the facts of rows on the host."""
   new = np.asarray(rollout.length) - np.asarray(rollout.prompt_length)
   turns, void = np.zeros_like(new), np.zeros(new.shape, bool)
   if rollout.turn_id is not None:
@@ -118,7 +118,7 @@ def row_facts(rollout: Rollout) -> RowFacts:
 
 
 def everywhere(verdicts: Verdicts, facts: RowFacts) -> tuple[Verdicts, RowFacts]:
-  """The rows of all processes, in their order; with several, without their texts."""
+  """Returns the rows of all processes, in their order; with several, without their texts."""
   if processes.count() == 1:
     return verdicts, facts
   slim = dataclasses.replace(verdicts, texts=[])
@@ -129,7 +129,7 @@ def everywhere(verdicts: Verdicts, facts: RowFacts) -> tuple[Verdicts, RowFacts]
 
 def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int,
                  multi_process: bool = False) -> dict[str, float]:
-  """Statistics of a rollout batch that need no parameters. Lengths are in tokens.
+  """Returns statistics of a rollout batch that need no parameters. Lengths are in tokens.
 
   `reward/mean` and `reward/correct` are means over kept rows. With turns there are also the policy
   turns per row, the share of void rows (which count as unscored too) and the tokens of tools.
@@ -165,8 +165,8 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int,
 
 
 def costly(prefix: str, verdicts: Verdicts) -> dict[str, float]:
-  """The share of completions that are wrong because checking them would take without end, as
-  `prefix/costly`. Empty if the task's verdicts do not say how they were found.
+  """Returns the share of completions that are wrong because checking them would take without end,
+  as `prefix/costly`. Empty if the task's verdicts do not say how they were found.
   """
   rungs = [reward.rung for reward in verdicts.given]
   if all(rung is None for rung in rungs):
@@ -175,7 +175,8 @@ def costly(prefix: str, verdicts: Verdicts) -> dict[str, float]:
 
 
 def component_means(prefix: str, verdicts: Verdicts) -> dict[str, float]:
-  """Mean of each reward component over the kept rows that have it, as `prefix/component/name`.
+  """Returns the mean of each reward component over the kept rows that have it, as
+  `prefix/component/name`.
 
   Empty if the task's own verdict is the only reward.
   """
@@ -188,14 +189,15 @@ def component_means(prefix: str, verdicts: Verdicts) -> dict[str, float]:
 
 def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
                  anchor: np.ndarray | None, rewards: np.ndarray, keep: np.ndarray) -> list[dict]:
-  """A record of each row: JSON-able facts, and per-token arrays of the row's `length` tokens.
+  """Returns a record of each row: JSON-able facts, and per-token arrays of the row's `length`
+  tokens.
 
-  `policy_step` is that of the last token that the policy sampled. `reward` is the verifier's;
-  `trained_reward` and `keep` are what the update read, after shaping.
-  If any row is of several policies, rows also have `policy_steps`, per token, 0 outside the mask.
-  Rows with turns also have `void`, and `turn_id` per token, which is 0 outside the policy's turns.
-  Rows of a verifier have the `rung` that decided (tasks/comparisons.Verdict).
-  Rows whose reward was added up have its `components` by name, before their weights.
+  `policy_step` is the step of the last token that the policy sampled. `reward` is the verifier's;
+  `trained_reward` and `keep` are what the update read, after shaping. If any row is of several
+  policies, rows also have `policy_steps`, per token, 0 outside the mask. Rows with turns also have
+  `void`, and `turn_id` per token, which is 0 outside the policy's turns. Rows of a verifier have
+  the `rung` that decided (tasks/comparisons.Verdict). Rows whose reward was added up have its
+  `components` by name, before their weights.
 
   Args:
     problems: one per group.
@@ -250,6 +252,6 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
 
 
 def _several_policies(rollout: Rollout) -> bool:
-  """Whether several policies sampled any of the rows."""
+  """Returns whether several policies sampled any of the rows."""
   last = rollout.policy_step.max(1, keepdims=True)
   return bool(np.any(rollout.mask & (rollout.policy_step != last)))

@@ -15,7 +15,8 @@ from jaxrl_llm.types import Rollout
 
 def trained_rewards(shaping: RewardShaping, batch: RolloutBatch,
                     iteration: int) -> tuple[np.ndarray, np.ndarray]:
-  """(rewards, keep), both [B], that the update of an iteration reads, of this process's rows.
+  """Returns (rewards, keep), both [B], that the update of an iteration reads, of this process's
+  rows.
 
   A shaping may rank groups within the batch, so it is computed on the rows of all processes.
 
@@ -43,7 +44,7 @@ def _gather_rewards(verdicts: Verdicts, host: Rollout) -> tuple[Verdicts, Rollou
 
 def shaped(verdicts: Verdicts, host: Rollout,
            shaping: RewardShaping) -> tuple[np.ndarray, np.ndarray]:
-  """(rewards f32, keep bool), both [B], after the rules that depend on length.
+  """Returns (rewards f32, keep bool), both [B], after the rules that depend on length.
 
   Args:
     host: the rows, on the host.
@@ -66,8 +67,8 @@ def shaped(verdicts: Verdicts, host: Rollout,
 
 
 def reward_parts(verdicts: Verdicts, keep: np.ndarray) -> np.ndarray:
-  """[B, K] f32, the components of each reward in the order of their names, before their weights; 0
-  where `keep` is False. A reward without components is one part.
+  """Returns [B, K] f32, the components of each reward in the order of their names, before their
+  weights; 0 where `keep` is False. A reward without components is one part.
 
   Args:
     keep: [B] bool, of this process's completions.
@@ -92,7 +93,7 @@ def reward_parts(verdicts: Verdicts, keep: np.ndarray) -> np.ndarray:
 
 def _dealt(shaping: RewardShaping, rewards: np.ndarray, keep: np.ndarray,
            iteration: int) -> tuple[np.ndarray, np.ndarray]:
-  """The rewards as they are, unless the run is a control that shuffles them."""
+  """Returns the rewards as they are, unless the run is a control that shuffles them."""
   if shaping.shuffle_seed is None:
     return rewards, keep
   return shuffled(rewards, keep, shaping.shuffle_seed, iteration)
@@ -121,6 +122,6 @@ def checked_rewards(rewards, keep: np.ndarray) -> np.ndarray:
 
 def shuffled(rewards: np.ndarray, keep: np.ndarray, seed: int,
              iteration: int) -> tuple[np.ndarray, np.ndarray]:
-  """A control: the same rewards and keeps, dealt to random rows of the batch."""
+  """Returns a control: the same rewards and keeps, dealt to random rows of the batch."""
   order = np.random.default_rng((seed, iteration, 1)).permutation(len(rewards))
   return rewards[order], keep[order]

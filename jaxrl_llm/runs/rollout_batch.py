@@ -45,7 +45,7 @@ class Dispatched:
 
 @dataclasses.dataclass(frozen=True)
 class RolloutBatch:
-  """Whole groups with their verdicts; on the host are those of this process.
+  """Complete groups with their verdicts; arrays on the host hold this process's groups.
 
   Attributes:
     problems: one per group of this process.
@@ -103,18 +103,20 @@ def prompt_batch(task: Task, problems: list[Problem], width: int, *, group_size:
 
 
 def by_row(prompts: PromptBatch, problems: list[Problem]) -> dict[int, Problem]:
-  """The problem of each row id; `problems` has one per group, in the order of the rows."""
+  """Returns the problem of each row id; `problems` has one per group, in the order of the rows."""
   size = len(prompts.row_id) // len(problems)
   return {int(row): problems[i // size] for i, row in enumerate(prompts.row_id)}
 
 
 def iteration_key(seed: int, iteration: int) -> jax.Array:
-  """Sampling key of an iteration. Row ids are folded into it, so each row has its own noise."""
+  """Returns the sampling key of an iteration. Row ids are folded into it, so each row has its own
+  noise.
+  """
   return jax.random.fold_in(jax.random.key(seed), iteration)
 
 
 def next_prompts(source: RolloutSource, cursor: int) -> tuple[list[Problem], PromptBatch]:
-  """(problems, prompts on the host) of this process, of the task's batch at `cursor`."""
+  """Returns (problems, prompts on the host) of this process, of the task's batch at `cursor`."""
   task, rollout, process_prompts = source.task, source.rollout, source.process_prompts
   problems = task.batch(cursor)[process_prompts]
   first_row = cursor * rollout.rows + process_prompts.start * rollout.group_size
@@ -123,7 +125,7 @@ def next_prompts(source: RolloutSource, cursor: int) -> tuple[list[Problem], Pro
 
 
 def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int) -> Dispatched:
-  """Samples the task's batch at `cursor`; its rows may still be in the making on return.
+  """Starts to sample the task's batch at `cursor`; on return its rows may not be finished.
 
   Args:
     params: of the sampling policy, from `sampler.prepare`.
@@ -141,7 +143,7 @@ def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int
 
 
 def verify_batch(source: RolloutSource, dispatched: Dispatched | RolloutBatch) -> RolloutBatch:
-  """Waits for this process's rows and verifies them, unless they are."""
+  """Waits for this process's rows and verifies them, unless they are verified already."""
   if isinstance(dispatched, RolloutBatch):
     return dispatched
   host = parallel.local_rows(dispatched.rollout)
@@ -161,8 +163,8 @@ def verify_batch(source: RolloutSource, dispatched: Dispatched | RolloutBatch) -
 
 
 def pooled_metrics(samplers: list[dict[str, float]]) -> dict[str, float]:
-  """The sampler's metrics over several batches or processes: counts and seconds are summed, ratios
-  averaged.
+  """Returns the sampler's metrics over several batches or processes: counts and seconds are summed,
+  ratios averaged.
   """
   pooled = {}
   for name in samplers[0]:

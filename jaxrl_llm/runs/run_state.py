@@ -40,7 +40,7 @@ class RunState:
   unfinished: Unfinished | None = None
 
   def sampling_state(self) -> TrainState:
-    """Step and parameters of the policy that samples in the next iteration."""
+    """Returns the step and parameters of the policy that samples in the next iteration."""
     return self.stale[0].replace(frozen=self.state.frozen) if self.stale else self.state
 
   def with_new_snapshot(self) -> "RunState":
@@ -62,7 +62,7 @@ class RunState:
 
 
 def first_state(learner: Learner, start: Start) -> RunState:
-  """The state before the first iteration.
+  """Returns the state before the first iteration.
 
   Trained leaves are copied, so that `start` survives the updates; frozen ones are shared.
   """
@@ -72,7 +72,7 @@ def first_state(learner: Learner, start: Start) -> RunState:
 
   state = jax.jit(init, out_shardings=_layout(learner))(start.params)
   stale = tuple(_snapshot(state) for _ in range(learner.updates.staleness))
-  # Cursors count from 1. In flight, the first batch stands for what an iteration before would have
+  # Cursors count from 1. In flight, the first batch replaces what an iteration before would have
   # left.
   unfinished, cursor = (_unfinished(learner), 2) if learner.updates.in_flight else (None, 1)
   return RunState(state.replace(frozen=start.frozen), cursor,
@@ -80,7 +80,7 @@ def first_state(learner: Learner, start: Start) -> RunState:
 
 
 def restored_state(tree: dict, start: Start) -> RunState:
-  """The state that `RunState.saved` wrote, with the frozen parameters of the start."""
+  """Returns the state that `RunState.saved` wrote, with the frozen parameters of the start."""
   return RunState(tree["train"].replace(frozen=start.frozen), int(tree["cursor"]),
                   {name: subtree for name, subtree in tree.items() if name not in OF_EVERY_RUN},
                   tuple(tree.get("stale", ())),
@@ -88,7 +88,7 @@ def restored_state(tree: dict, start: Start) -> RunState:
 
 
 def abstract_saved(learner: Learner) -> dict:
-  """Shapes, dtypes and shardings of `RunState.saved`."""
+  """Returns shapes, dtypes and shardings of `RunState.saved`."""
   trained, _ = trainable.shapes_of(learner.model, learner.cfg.parameters)
   shapes = with_carried(
       jax.eval_shape(functools.partial(init_state, tx=learner.optimizer), trained), learner.cfg,
@@ -103,16 +103,16 @@ def abstract_saved(learner: Learner) -> dict:
 
 
 def _unfinished(learner: Learner) -> Unfinished:
-  """The completions of the task's first batch, none of which is begun.
+  """Returns the completions of the task's first batch, none of which is started.
 
-  What follows a completion's tokens is never read, so any id may stand there.
+  What follows a completion's tokens is never read, so any id may be there.
   """
   rollout = learner.rollout
   return not_begun(row_ids(1, rollout.rows), rollout.max_new_tokens)
 
 
 def _layout(learner: Learner) -> TrainState:
-  """Shardings of a state without its frozen leaves."""
+  """Returns shardings of a state without its frozen leaves."""
   shardings = state_shardings(learner.model, learner.optimizer, learner.mesh,
                               learner.cfg.parameters)
   return carrying_shardings(shardings.replace(frozen=None), learner.cfg, learner.mesh)
@@ -132,7 +132,7 @@ def _zeros(shapes):
 
 
 def _abstract_carried(learner: Learner) -> dict[str, Any]:
-  """Shapes of what update transforms carry, by tracing the functions that make it."""
+  """Returns shapes of what update transforms carry, by tracing the functions that make it."""
   if not learner.phases.by_name:
     return {}
   rollout, rows = learner.rollout, learner.rollout.rows

@@ -50,7 +50,7 @@ class OutputSettings(NamedTuple):
     sets: what is evaluated.
     writer, checkpoint: sections of the config.
     patience: evaluations without a better one after which the run ends; 0: it never ends early.
-    values: the whole config, as metric writers note it.
+    values: the full config, as metric writers record it.
   """
 
   directory: Path
@@ -91,7 +91,7 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   loop = make_loop(cfg, task, learner, sampler)
 
   def claimed() -> Path:
-    """The run's folder, in which its config and the digests of its inputs are noted."""
+    """Makes and returns the run's folder, with its config and the digests of its inputs."""
     folder = workdir.claim(directory, to_dict(resolved))
     inputs.record(folder, inputs.digests(local))
     return folder
@@ -112,7 +112,7 @@ def check(cfg) -> None:
 
 
 def _lock(directory: str | Path):
-  """The lock on a run's folder, which process 0 holds for all."""
+  """Returns the lock on a run's folder, which process 0 holds for all."""
   return lock.held(directory) if processes.is_main() else contextlib.nullcontext()
 
 
@@ -142,7 +142,7 @@ class _StartParams:
 
 def _run(loop: Loop, make_start: Callable[[], Start], settings: OutputSettings, clock: Clock,
          received: Signals) -> dict[str, float]:
-  """Warm start, all iterations and the report, in a folder that is the run's.
+  """Runs warm start, all iterations and the report, in the run's folder.
 
   Args:
     make_start: makes the warm start, or reads it from the folder.
@@ -172,7 +172,7 @@ def _run(loop: Loop, make_start: Callable[[], Start], settings: OutputSettings, 
 
 
 def _metrics_writer(settings: OutputSettings) -> writers.MetricsWriter | writers.NoWriter:
-  """The writer of metrics; in other processes than 0 one that does nothing."""
+  """Returns the writer of metrics; in other processes than 0 one that does nothing."""
   if not processes.is_main():
     return writers.NoWriter()
   directory = settings.directory
@@ -196,8 +196,8 @@ def _train(loop: Loop, run: RunState, reference: Params | None, start_iteration:
 
 
 def _restore_or_start(loop: Loop, start: Start, outputs: Outputs) -> tuple[RunState, int]:
-  """(run, finished iterations) of the newest readable checkpoint; without one, of the warm start,
-  which is evaluated and saved as iteration 0.
+  """Returns (run, finished iterations) of the newest readable checkpoint; without one, of the warm
+  start, which is evaluated and saved as iteration 0.
   """
   learner = loop.learner
   lines = processes.from_main(

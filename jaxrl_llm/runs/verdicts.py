@@ -39,13 +39,13 @@ class Verdicts:
   given: list[Reward]
 
   def take(self, index: np.ndarray) -> "Verdicts":
-    """The verdicts of the rows in `index`."""
+    """Returns the verdicts of the rows in `index`."""
     return Verdicts(self.rewards[index], self.correct[index], self.keep[index],
                     [self.texts[i] for i in index], [self.given[i] for i in index])
 
   @staticmethod
   def join(batches: list["Verdicts"]) -> "Verdicts":
-    """The verdicts of several batches, in order."""
+    """Returns the verdicts of several batches, in order."""
     return Verdicts(
         np.concatenate([batch.rewards for batch in batches]),
         np.concatenate([batch.correct for batch in batches]),
@@ -76,7 +76,7 @@ def verify(task: Task, environment: Environment | None, cfg: RolloutConfig,
 
 
 def judged(task: Task, problems: list[Problem], texts: list[str]) -> list[Reward]:
-  """The verdicts on groups of completions, group after group; `problems` has one each."""
+  """Returns the verdicts on groups of completions, group after group; `problems` has one each."""
   if isinstance(task, RewardedTask):
     return task.group_rewards(problems, texts)
   size = len(texts) // len(problems)
@@ -85,7 +85,7 @@ def judged(task: Task, problems: list[Problem], texts: list[str]) -> list[Reward
 
 def completions(tokenizer: PreTrainedTokenizerBase, environment: Environment | None,
                 cfg: RolloutConfig, rollout: Rollout) -> list[str]:
-  """Text of each completion, as the verifier reads it.
+  """Returns the text of each completion, as the verifier reads it.
 
   - By default every sampled token is decoded, special tokens included, but for the stop token.
   - A row that a stop string ended is cut before it.
@@ -116,7 +116,8 @@ def completions(tokenizer: PreTrainedTokenizerBase, environment: Environment | N
 
 def _turn_texts(tokenizer: PreTrainedTokenizerBase, environment: ToolEnvironment, ids: np.ndarray,
                 turn_id: np.ndarray, cut: bool) -> str:
-  """The text of each turn without its call, and the output after the last turn, one per line.
+  """Returns the text of each turn without its call, and the output after the last turn, one per
+  line.
 
   Args:
     ids: tokens of one completion.

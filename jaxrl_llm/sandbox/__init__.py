@@ -1,1 +1,1 @@
-"""Programs of a policy, run apart from the host."""
+"""Programs of a policy, run isolated from the host."""

@@ -66,7 +66,7 @@ def mapped(number: int) -> bool:
 
 
 def enter_user_namespace(with_nobody: bool) -> None:
-  """Moves this process into a user namespace of its own, in which it has the id 0.
+  """Moves this process into a separate user namespace, in which it has the id 0.
 
   With `with_nobody`, which needs root, the id 65534 keeps its number. Two ids can only be mapped by
   a process outside of the namespace: a forked helper.
@@ -112,7 +112,7 @@ def write(path: str, text: str) -> None:
 
 
 def enter_own_devices() -> None:
-  """Replaces /dev by a folder with device nodes of its own, in a mount namespace of its own.
+  """Replaces /dev by a folder with separate device nodes, in a separate mount namespace.
 
   Times, modes and locks of a node are shared by all that see it, so these are not the host's. Only
   root of the host can make nodes, so this comes before the user namespace.
@@ -209,7 +209,7 @@ def drop_privileges(uid: int | None) -> None:
 
 
 def descendants(root: int, proc: int) -> list[int]:
-  """Returns the processes that `root` has started, and theirs, as far as their parents live.
+  """Returns the descendant processes of `root`, as far as their parents live.
 
   Args:
     proc: handle of the folder /proc, which the caller's file tree may lack.
@@ -231,7 +231,7 @@ def descendants(root: int, proc: int) -> list[int]:
 
 
 def tasks_of_user(uid: int, proc: int, worker: str) -> int:
-  """Returns how many processes and threads a user has, without those of programs in sandboxes.
+  """Returns how many processes and threads a user has, not counting programs in sandboxes.
 
   Programs are left out because a limit that counted them would grow with each program that starts
   while others run.

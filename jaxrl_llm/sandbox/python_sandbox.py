@@ -25,11 +25,11 @@ class Limits:
 
   Attributes:
     timeout: seconds of wall-clock time.
-    cpu_seconds: whole seconds of processor time of one process.
+    cpu_seconds: seconds (integer) of processor time of one process.
     memory_mb: MiB of address space of one process; all of a program's processes together use at
       most `processes` times as much. Besides, there are its files (directory_mb), and the kernel's
       buffers of its pipes and sockets: at most 1 MiB for an open handle.
-    processes: processes and threads alive at once, the first included.
+    processes: processes and threads alive at the same time, the first included.
     file_mb: MiB of one file.
     directory_mb: MiB of all its files together, held in memory; in force if `files` are isolated.
     open_files: file handles of one process.
@@ -69,7 +69,7 @@ class PythonSandbox:
   process ids and the operating system's randomness are not.
 
   Args:
-    workers: number of programs that run at once.
+    workers: number of programs that run at the same time.
     require: names of `Isolation` fields; without any one of them no sandbox is made.
     without: names of `Isolation` fields that are not tried, for systems on which they do harm.
     limits: fields of `Limits`.
@@ -153,7 +153,7 @@ class PythonSandbox:
       self._idle.put(index)
 
   def run_many(self, codes: Sequence[str]) -> list[ToolResult]:
-    """Returns the results in order; as many programs run at once as there are workers."""
+    """Returns the results in order; up to `workers` programs run at the same time."""
     return list(self._threads.map(self.run, codes))
 
   def pids(self) -> list[int]:

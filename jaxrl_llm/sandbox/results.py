@@ -76,7 +76,7 @@ def interpret(finished: Finished, *, cpu_seconds: float, output_chars: int,
               directory: str = "") -> ToolResult:
   """Returns the result of a program that has ended.
 
-  The status is that of the kernel, so no output makes a failed program `ok`. The program's own
+  The status comes from the kernel, so no output makes a failed program `ok`. The program's own
   bytes decide only whether a status other than 0 is `memory` or `error`.
 
   Args:

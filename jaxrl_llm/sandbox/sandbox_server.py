@@ -82,8 +82,8 @@ def isolate(isolation: set[str], settings: dict) -> tuple[str, int | None]:
 def limit_counts_user(isolation: set[str]) -> bool:
   """Returns whether the limit on processes counts all processes of the trainer's user.
 
-  Newer kernels count those of the user namespace. Programs that have a user of their own have a
-  count of their own, and root has no limit.
+  Newer kernels count the processes of the user namespace. Programs with a separate user have a
+  separate count, and root has no limit.
   """
   if "user_namespace" in isolation:
     return "user" not in isolation and linux.kernel() < (5, 14)

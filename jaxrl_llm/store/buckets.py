@@ -1,10 +1,10 @@
 """Folders in a bucket of Cloud Storage: paths that begin with gs://, by tensorstore's driver.
 
 Orbax reads and writes arrays by the same driver, so that nothing else need be installed, and the
-credentials are those that it finds: the account of the machine, `gcloud auth application-default
-login`, or a file named by GOOGLE_APPLICATION_CREDENTIALS. A bucket has objects, no folders: an
-object appears whole or not at all, is never appended to, and is what a read after its write finds.
-A folder that was made is an object whose name ends in "/".
+credentials are what it finds: the account of the machine, `gcloud auth application-default login`,
+or a file named by GOOGLE_APPLICATION_CREDENTIALS. A bucket has objects, no folders: an object
+appears complete or not at all, is never appended to, and a read after its write returns it. A
+folder that was made is an object whose name ends in "/".
 """
 
 import contextlib
@@ -73,8 +73,8 @@ def write(path: epath.PathLike, content: bytes | None, generation: bytes | None 
   """Writes an object, or removes it if `content` is None; returns its new generation.
 
   Args:
-    generation: that of the object (or of its absence) which is replaced, as `read` gave it; None:
-      whatever is there.
+    generation: of the object (or of its absence) which is replaced, as `read` gave it; None: any
+      version.
 
   Raises:
     LostError: another writer was first.
@@ -94,13 +94,13 @@ def _path_in_errors(path: epath.PathLike) -> Iterator[None]:
     yield
   except OSError:
     raise
-  except Exception as error:  # ValueError for most of what a server answers
+  except Exception as error:  # ValueError for most answers of a server
     text = " ".join(str(error).split())[:300]
     raise OSError(errno.EIO, text, os.fspath(path)) from error
 
 
 def _place(path: epath.PathLike) -> tuple[ts.KvStore, str]:
-  """(the bucket, the name in it) of a path."""
+  """Returns (the bucket, the name in it) of a path."""
   bucket, _, key = os.fspath(path).removeprefix(PREFIX).partition("/")
   return _store(bucket), key.rstrip("/")
 
@@ -112,14 +112,16 @@ def _store(bucket: str) -> ts.KvStore:
 
 
 def _list_names(store: ts.KvStore, begin: str, end: str) -> list[str]:
-  """The names from `begin` to before `end`, sorted."""
+  """Returns the names from `begin` to before `end`, sorted."""
   with _path_in_errors(begin):
     keys = store.list(ts.KvStore.KeyRange(begin, end)).result()
   return sorted(key.decode() for key in keys)
 
 
 def _below(path: epath.PathLike, prefix: str = "") -> list[str]:
-  """The names inside a folder that begin with `prefix`, from the folder on, without its mark."""
+  """Returns the names inside a folder that begin with `prefix`, from the folder on, without its
+  mark.
+  """
   store, key = _place(path)
   folder = f"{key}/" if key else ""
   begin = folder + prefix
@@ -128,7 +130,7 @@ def _below(path: epath.PathLike, prefix: str = "") -> list[str]:
 
 
 def _after(prefix: str) -> str:
-  """The first text after all that begin with `prefix`; of the empty one: no bound."""
+  """Returns the first text after all that begin with `prefix`; of the empty one: no bound."""
   return prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else ""
 
 
@@ -231,7 +233,7 @@ class _Store(Backend):
     self.replace(path, dst)
 
   def replace(self, path: epath.PathLike, dst: epath.PathLike) -> None:
-    """Copies one object after the other and removes the old ones: no step of it is whole."""
+    """Copies one object after the other and removes the old ones: this is not atomic."""
     names = [""] if BucketPath(path).is_file() else [f"/{name}" for name in _below(path)]
     for name in names or _absent(path):
       content, _ = read(os.fspath(path) + name)

@@ -2,8 +2,8 @@
 digests of files in contents.py.
 
 `~/.cache/jaxrl_llm`, or what the environment variable JAXRL_LLM_CACHE names; empty: no folder. It
-speeds up a start and never changes a result. What it holds is run and read without question, so
-nobody else may write there. `python experiments/cache.py` shows and clears it.
+speeds up a start and never changes a result. Its content is run and read without checks, so no
+other user may write there. `python experiments/cache.py` shows and clears it.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ VARIABLE = "JAXRL_LLM_CACHE"
 PROGRAMS, STARTS, DIGESTS = "xla", "warm_starts", "digests"
 PROGRAM_BYTES = 2 << 30
 KEPT, KEPT_BYTES = "programs", 1 << 30
-STAMP = ".checked"  # its time is that of the last look at the compiled programs
+STAMP = ".checked"  # its time is the time of the last look at the compiled programs
 logger = logging.getLogger(__name__)
 
 
 def folder(name: str) -> Path | None:
-  """Returns a subfolder of the shared folder, which is made; None if there is to be none.
+  """Returns a subfolder of the shared folder, which is made; None if the environment wants none.
 
   A folder that cannot be written is a warning, because a run does without it.
   """
@@ -62,8 +62,8 @@ def root() -> Path | None:
 def keep_programs() -> None:
   """Makes this process keep compiled programs in the shared folder, and take them from there.
 
-  Does nothing if JAX has a cache already (JAX_COMPILATION_CACHE_DIR), or if there is to be none.
-  Call it before anything is compiled.
+  Does nothing if JAX has a cache already (JAX_COMPILATION_CACHE_DIR), or if the environment wants
+  no folder. Call it before anything is compiled.
   """
   if jax.config.jax_compilation_cache_dir is not None:
     return
@@ -86,7 +86,7 @@ def keep_programs() -> None:
 
 def kept_folder() -> Path | None:
   """Returns the folder of programs that need no tracing (parallel/kept_programs.py), pruned; None
-  if there is to be none, or if JAX keeps its own programs elsewhere.
+  if the environment wants none, or if JAX keeps its own programs elsewhere.
   """
   if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
     return None
@@ -118,7 +118,7 @@ def _remove_unreadable(file: Path, since: float, decompress: Callable[[bytes], b
       decompress(file.read_bytes())
   except OSError:
     pass  # another process removed it
-  except Exception as error:  # zlib and zstd have errors of their own
+  except Exception as error:  # zlib and zstd have their own errors
     logger.info("%s is torn (%s) and was removed", file, error)
     file.unlink(missing_ok=True)
 

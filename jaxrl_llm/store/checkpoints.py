@@ -14,7 +14,7 @@ from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import checksums, folders
 from jaxrl_llm.store.folders import is_bucket, path_of
 
-BEST = "best"  # the folder of the best parameters, beside "checkpoints"
+BEST = "best"  # the folder of the best parameters, next to "checkpoints"
 logger = logging.getLogger(__name__)
 
 
@@ -50,7 +50,7 @@ class Checkpoints:
     options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True,
                                            create=True, async_options=listed)
     # Without a handler Orbax infers one from the newest folder. One emptied folder would then make
-    # the intact ones beside it unreadable.
+    # the intact ones next to it unreadable.
     return ocp.CheckpointManager(self._directory, options=options,
                                  item_handlers=ocp.StandardCheckpointHandler())
 
@@ -66,7 +66,7 @@ class Checkpoints:
 
   def _list_files(self) -> None:
     """Writes the checksums of the arrays. Orbax calls this in its thread before it gives the folder
-    its final name, so that no checkpoint has that name without them; it notes the time beside the
+    its final name, so that no checkpoint has that name without them; it writes the time next to the
     arrays' folder afterwards, see `finish`.
     """
     for path in self._directory.iterdir() if processes.is_main() else ():
@@ -81,16 +81,17 @@ class Checkpoints:
     self._writing = None
 
   def latest(self) -> int | None:
-    """The iteration of the newest complete checkpoint; None without one."""
+    """Returns the iteration of the newest complete checkpoint; None without one."""
     self.finish()
     return self._manager.latest_step()
 
   def restore(self, like, recorded: int | None = None):
-    """(iteration, tree) of the newest checkpoint that can be read, or None if there is none.
+    """Returns (iteration, tree) of the newest checkpoint that can be read, or None if there is
+    none.
 
     Newer ones are moved to `workdir/torn_checkpoint_<iteration>` with a warning, so that their
-    iterations can be saved again, and the oldest beyond those that are kept are removed. If none
-    can be read, nothing is moved or removed.
+    iterations can be saved again, and the oldest beyond the number to keep are removed. If none can
+    be read, nothing is moved or removed.
 
     Args:
       like: tree of shapes, dtypes and shardings.
@@ -114,7 +115,7 @@ class Checkpoints:
         tree = self._manager.restore(iteration, args=ocp.args.StandardRestore(like))
       except Exception as error:  # Orbax raises many types for a torn directory
         torn = first_line(error)
-      # One process may find torn what others need not read.
+      # One process may find a torn file that others need not read.
       torn = next((text for text in processes.exchange("torn", torn) if text), None)
       if torn:
         reasons[iteration] = f"is torn ({torn})"
@@ -131,7 +132,7 @@ class Checkpoints:
   def _damage(self, iteration: int) -> str | None:
     """Returns the damage of a checkpoint's files, None without any.
 
-    Each process compares a share of them. A bucket has checksums of its own.
+    Each process compares a share of them. A bucket has its own checksums.
     """
     if is_bucket(self._directory):
       return None
@@ -157,8 +158,8 @@ class Checkpoints:
       self._manager.reload()
 
   def _remove_surplus(self) -> None:
-    """Removes the oldest beyond those that are kept: a run that was killed after it wrote its last
-    one, and before it removed another, would leave that for good.
+    """Removes the oldest beyond the number to keep: a run that was killed after it wrote its last
+    one, and before it removed another, would leave one too many for good.
     """
     surplus = sorted(self._manager.all_steps())[:-self._keep]
     for iteration in surplus if processes.is_main() else ():
@@ -168,7 +169,7 @@ class Checkpoints:
       self._manager.reload()
 
   def _refuse_torn(self, steps: list[int], reasons: dict[int, str]) -> None:
-    """Refuses to begin again beside checkpoints that could not be read."""
+    """Refuses to start anew next to checkpoints that could not be read."""
     aside = sorted(path.name for path in self._directory.parent.glob("torn_checkpoint_*"))
     if steps:
       raise TornCheckpointsError(
@@ -190,14 +191,14 @@ class Checkpoints:
 
 
 def first_line(error: BaseException) -> str:
-  """The type and the first line of an error's text, which Orbax makes long."""
+  """Returns the type and the first line of an error's text, which Orbax makes long."""
   text = (str(error).strip() or repr(error)).split("\n")[0][:200]
   return f"{type(error).__name__}: {text}"
 
 
 def save_params(path: Path, params) -> None:
   """Writes parameters, completely or not at all, in place of what was there."""
-  # Not ocp.StandardCheckpointer: it saves in a thread, which logs the traceback of what it raises.
+  # Not ocp.StandardCheckpointer: it saves in a thread, which logs the tracebacks of errors.
   with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
     if is_bucket(path):
       from jaxrl_llm.store import bucket_checkpoints
@@ -209,7 +210,7 @@ def save_params(path: Path, params) -> None:
 
 
 def complete(path: Path) -> bool:
-  """Returns whether what `save_params` wrote is there. In a bucket, a part of it may be."""
+  """Returns whether what `save_params` wrote is complete. In a bucket a part may be missing."""
   if is_bucket(path):
     from jaxrl_llm.store import bucket_checkpoints
 
@@ -218,7 +219,8 @@ def complete(path: Path) -> bool:
 
 
 def iterations(workdir: str | os.PathLike, folder: str = "checkpoints") -> list[int]:
-  """Iterations with a complete checkpoint, in order. Orbax gives unfinished ones another name.
+  """Returns iterations with a complete checkpoint, in order. Orbax gives unfinished ones another
+  name.
 
   Args:
     folder: "checkpoints", or `BEST`.
@@ -282,7 +284,9 @@ def _refuse_damaged(path: Path, fix: str) -> None:
 
 
 def abstract(tree, shardings):
-  """`tree` as shapes and dtypes with these shardings: what `restore` and `restore_part` read."""
+  """Returns `tree` as shapes and dtypes with these shardings: what `restore` and `restore_part`
+  read.
+  """
   def abstract_leaf(x, sharding):
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 

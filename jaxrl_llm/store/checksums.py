@@ -1,9 +1,9 @@
-"""The SHA-256 of each file of a saved tree, in a list beside them that `sha256sum -c` reads, too.
+"""The SHA-256 of each file of a saved tree, in a list next to them that `sha256sum -c` reads, too.
 
-Orbax stores compressed arrays without a checksum of its own: one flipped bit changes a parameter,
-and nothing raises. A list is written when the tree is complete, and compared before it is read. A
-gigabyte takes 0.7 s of a processor with SHA instructions (2.0 s without), one way as the other;
-during a run it is a thread that writes the list.
+Orbax stores compressed arrays without a checksum: one flipped bit changes a parameter, and nothing
+raises. A list is written when the tree is complete, and compared before it is read. A gigabyte
+takes 0.7 s of a processor with SHA instructions (2.0 s without), one way as the other; during a run
+it is a thread that writes the list.
 """
 
 import concurrent.futures
@@ -42,7 +42,7 @@ def complete(folder: Path) -> None:
 
 
 def damage(folder: Path, share: slice = slice(None)) -> str | None:
-  """Returns what is wrong with a folder's files in a few words; None: nothing, or no list is there.
+  """Returns what is wrong with a folder's files in a few words; None: nothing, or no list exists.
 
   Args:
     share: of the lines of the list, which one of several processes compares.
@@ -68,8 +68,8 @@ def damage(folder: Path, share: slice = slice(None)) -> str | None:
 
 
 def _digests(files: list[Path]) -> list[str]:
-  """Digests side by side, as hashing releases Python's lock; nothing is kept between calls, because
-  a medium that loses a bit changes no time of a file.
+  """Returns digests, computed in threads, as hashing releases Python's lock. Nothing is kept
+  between calls, because a medium that loses a bit changes no time of a file.
   """
   with concurrent.futures.ThreadPoolExecutor() as threads:
     return list(threads.map(_digest, files))

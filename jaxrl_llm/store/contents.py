@@ -22,7 +22,7 @@ SETTLED = 2.0  # seconds since the last change, from which a further one shows i
 
 
 def digests(files: Iterable[Path]) -> dict[Path, str]:
-  """Returns the SHA-256 of each file, hexadecimal; files are digested side by side.
+  """Returns the SHA-256 of each file, hexadecimal; files are digested in threads.
 
   Raises:
     OSError: a file cannot be read.
@@ -51,7 +51,9 @@ def digest(file: Path) -> str:
 
 
 def _stamp(file: Path) -> dict[str, int]:
-  """Size, times in ns, and inode. The time of change cannot be set back, that of writing can."""
+  """Returns the size, times in ns, and inode. The time of change cannot be set back, the time of
+  writing can.
+  """
   stat = file.stat()
   return {"size": stat.st_size, "written": stat.st_mtime_ns, "changed": stat.st_ctime_ns,
           "inode": stat.st_ino}

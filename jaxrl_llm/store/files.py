@@ -3,7 +3,7 @@
 import os
 import re
 
-FACTS = ".jsonl"  # of the files that count; arrays lie beside them
+FACTS = ".jsonl"  # of the files that count; arrays are next to them
 ROLLOUTS = re.compile(r"iteration_(\d+)(?:-(\d+)-of-(\d+))?(\.jsonl|\.parquet|\.npz)")
 
 
@@ -61,7 +61,7 @@ def rollout_files(workdir: str | os.PathLike, arrays: bool = False) -> dict[int,
 
 
 def _names(folder: str) -> list[str]:
-  """The names of a folder's files; none without a folder."""
+  """Returns the names of a folder's files; none without a folder."""
   if folder.startswith("gs://"):
     from jaxrl_llm.store import buckets
 

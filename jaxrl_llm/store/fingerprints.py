@@ -15,7 +15,8 @@ PIECE = 2**25  # bytes that one thread digests at a time
 
 
 def params_digest(params: Params) -> str:
-  """Digest of parameters: paths, shapes, dtypes and bytes, on any number of devices the same.
+  """Returns the digest of parameters: paths, shapes, dtypes and bytes, on any number of devices the
+  same.
 
   One leaf after the other is copied to the host, where threads digest its pieces: SHA-256 releases
   Python's lock, so that with several cores memory sets the speed.
@@ -36,7 +37,8 @@ def _digest(piece: np.ndarray) -> bytes:
 
 
 def problems_digest(task: Task, problems: list[Problem]) -> str:
-  """Digest of problems: ids, texts, answers, and prompts as the task renders them now."""
+  """Returns the digest of problems: ids, texts, answers, and prompts as the task renders them now.
+  """
   total = hashlib.sha256()
   for problem in problems:
     content = [problem.id, problem.prompt, problem.answer, [int(i) for i in task.render(problem)]]

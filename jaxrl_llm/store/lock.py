@@ -38,7 +38,7 @@ def held(workdir: str | Path):
   """Makes the folder, and holds its lock until the context ends.
 
   In a bucket it is a claim that is renewed (lease.py). Elsewhere it is a POSIX record lock: it
-  belongs to this process alone. It ends with the process however that ends, no child that outlives
+  belongs to this process only. It ends with the process however that ends, no child that outlives
   it keeps it, and network file systems know it, too. The file stays and says who held it last.
   Reading a run needs no lock.
 

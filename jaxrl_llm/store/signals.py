@@ -26,7 +26,7 @@ class Signals:
 
   Attributes:
     patient: whether SIGTERM waits for the next call of `check`. Elsewhere it ends what is under way
-      at once, as a second SIGTERM always does.
+      immediately, as a second SIGTERM always does.
   """
 
   def __init__(self):
@@ -36,7 +36,7 @@ class Signals:
 
   @property
   def terminated(self) -> bool:
-    """Whether SIGTERM has come and waits."""
+    """Returns whether SIGTERM has come and waits."""
     return self._terminated
 
   def check(self) -> None:
@@ -64,10 +64,10 @@ class Signals:
 
 @contextlib.contextmanager
 def handled():
-  """Yields the Signals of what is inside; SIGTERM ends it by SystemExit, Ctrl-C as ever.
+  """Yields the Signals of the context; SIGTERM ends it by SystemExit, Ctrl-C as usual.
 
-  Outside the main thread, where signals cannot be handled, and where the program has a handler of
-  its own, nothing changes.
+  Outside the main thread, where signals cannot be handled, and where the program has its own
+  handler, nothing changes.
   """
   signals = Signals()
   handlers = {signal.SIGTERM: (signal.SIG_DFL, signals.on_terminate),

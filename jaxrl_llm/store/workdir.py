@@ -33,9 +33,10 @@ logger = logging.getLogger(__name__)
 
 
 def claim(workdir: str | Path, values: dict) -> Path:
-  """Makes the folder and writes config.json, unless the same config is there; raises as `check`.
+  """Makes the folder and writes config.json, unless the same config exists; raises as `check`.
 
-  Keys of `LAYOUT`, `SCHEDULE` and `SERVER` that changed are written; those of `LAYOUT` are logged.
+  Keys of `LAYOUT`, `SCHEDULE` and `SERVER` that changed are written; differences of `LAYOUT` are
+  logged.
   """
   changed = check(workdir, values)
   workdir = path_of(workdir)
@@ -84,17 +85,18 @@ def check(workdir: str | Path, values: dict) -> list[str]:
 
 
 def _server_url(saved: dict) -> str:
-  """The server's address in a saved config, which an older one does not have."""
+  """Returns the server's address in a saved config, which an older one does not have."""
   return saved.get("server", {}).get("url", "")
 
 
 def _as_json(values: dict) -> dict:
-  """A config as it is read back from a file: lists in place of tuples."""
+  """Returns a config as it is read back from a file: lists in place of tuples."""
   return json.loads(json.dumps(values))
 
 
 def differences(saved_config: dict, mine: dict, prefix: str = "") -> list[str]:
-  """A line for each leaf that differs: key, value of `saved_config`, and of `mine` (now)."""
+  """Returns a line for each leaf that differs: key, value of `saved_config`, and of `mine` (now).
+  """
   out = []
   for key in sorted(saved_config.keys() | mine.keys()):
     a, b = saved_config.get(key, "absent"), mine.get(key, "absent")
@@ -136,7 +138,8 @@ def write_environment(workdir: Path) -> None:
 
 
 def _devices(path: Path) -> list[str] | None:
-  """The devices of an earlier environment.json; None where there is none that can be read."""
+  """Returns the devices of an earlier environment.json; None where there is none that can be read.
+  """
   try:
     return list(json.loads(path.read_text())["devices"])
   except (OSError, ValueError, KeyError, TypeError):
@@ -144,7 +147,7 @@ def _devices(path: Path) -> list[str] | None:
 
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:
-  """The version of each package; None where it is not installed."""
+  """Returns the version of each package; None where it is not installed."""
   installed: dict[str, str | None] = {}
   for name in packages:
     try:
@@ -155,7 +158,8 @@ def versions(packages: Sequence[str]) -> dict[str, str | None]:
 
 
 def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-  """Model and widest vector instructions of the CPU: programs, and their rounding, differ by them.
+  """Returns the model and widest vector instructions of the CPU: programs, and their rounding,
+  differ by them.
   """
   try:
     pairs = [line.partition(":") for line in cpuinfo.read_text().splitlines()]
@@ -167,7 +171,8 @@ def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _commit() -> str | None:
-  """Commit of the source tree, marked "+changes" if a Python file differs; None outside a checkout.
+  """Returns the commit of the source tree, marked "+changes" if a Python file differs; None outside
+  a checkout.
   """
   try:
     commit = _git("rev-parse", "HEAD")
@@ -178,7 +183,7 @@ def _commit() -> str | None:
 
 
 def _git(*arguments: str) -> str:
-  """The output of a git command in the source tree."""
+  """Returns the output of a git command in the source tree."""
   command = ["git", "-C", str(Path(__file__).parent), *arguments]
   process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
   return process.stdout.strip()

@@ -4,11 +4,11 @@
   answered    =7
   worked      :7*3=1+4=5-8=7
 
-One step is a table look-up; the whole chain at once is a composition that is hard for a small
+One step is a table look-up; the full chain in one step is a composition that is hard for a small
 network. Only the last number is checked, so the policy is free in how it gets there.
 
-A share `task.worked_share` of the demonstrations writes every step, and the others answer at once.
-The warm start imitates this mixture; RL has to find that working step by step pays.
+A share `task.worked_share` of the demonstrations writes every step, and the others answer
+immediately. The warm start imitates this mixture; RL has to find that working step by step pays.
 """
 
 import dataclasses

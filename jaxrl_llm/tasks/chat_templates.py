@@ -17,7 +17,7 @@ CLOCK = "strftime_now"  # the function by which templates read the clock
 DIRECTIVES = tuple(f"%{mark}{letter}" for mark in ("-", "") for letter in "dmHIMSyj") + tuple(
     f"%{letter}" for letter in "aAbBcDefFGhklnpPrRsTtuUVwWxXYzZ")
 PERCENT = "\0"  # in place of %% while directives are replaced
-# Texts that stand for the user's, the assistant's and the system's in a trial.
+# Texts of the user, the assistant and the system in a trial.
 USER, ASSISTANT, SYSTEM = "What is 1 plus 61?", "The sum is 62.", "Count with care."
 
 Message = tuple[str, str]  # role and content
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 def dated(template: str, date: str) -> str:
   """Returns a template that takes `date`, at midnight, for the time of the clock.
 
-  A macro stands before it under the name of the function that would read the clock. It replaces
+  A macro before the template has the name of the function that would read the clock. It replaces
   each directive of the format by its value.
 
   Raises:
@@ -42,12 +42,12 @@ def dated(template: str, date: str) -> str:
     return template
   values = [("%%", PERCENT), *((name, day.strftime(name)) for name in DIRECTIVES), (PERCENT, "%")]
   steps = "".join(f" | replace({name!r}, {value!r})" for name, value in values)
-  # The environment removes the line break after a block, and none of the template's own.
+  # Jinja removes the line break after a block, so the line breaks of the template itself stay.
   return f"{{% macro {CLOCK}(format) %}}{{{{ format{steps} }}}}{{% endmacro %}}\n{template}"
 
 
 def source(tokenizer) -> str:
-  """Returns the text of the template; of several, that of the default.
+  """Returns the text of the template; of several, the default one.
 
   Raises:
     ConfigError: the tokenizer has none, or several and none of them is the default.
@@ -106,7 +106,7 @@ def check(tokenizer, system: str, arguments: dict, date: str) -> None:
   the clock or does not begin the assistant's turn.
 
   A template that fails in this trial passes: it may demand messages that the problems bring, and
-  `render` names what is wrong with those.
+  `render` names what is wrong with them.
 
   Args:
     system: the system message; empty: none.

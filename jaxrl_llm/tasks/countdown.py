@@ -2,10 +2,10 @@
 
   prompt, own tokenizer          3 7 12=48:
   prompt, checkpoint's           a sentence that asks for an expression inside <answer> </answer>
-  completion                     (7-3)*12, as a whole or inside the last <answer> </answer>
+  completion                     (7-3)*12, as the full text or inside the last <answer> </answer>
 
 Problems are solvable by construction: the target is the value of a random expression. All values
-inside that expression are positive and whole, as in the game. A solution may pass through negative
+inside that expression are positive integers, as in the game. A solution may pass through negative
 numbers, but not through fractions.
 
 Source of the rules: TinyZero (github.com/Jiayi-Pan/TinyZero). The checker differs: it walks the
@@ -44,8 +44,8 @@ SYMBOLS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operato
 def check_expression(text: str, numbers, target: int) -> tuple[bool, str]:
   """Checks that `text` is an expression over exactly `numbers` with the value `target`.
 
-  Allowed are whole numbers, + - * / (also a leading minus), brackets and spaces. Every quotient
-  must be whole.
+  Allowed are integers, + - * / (also a leading minus), brackets and spaces. Every quotient must be
+  an integer.
 
   Args:
     numbers: the given numbers; each must occur as often as it is given.
@@ -77,7 +77,7 @@ def _value(node: ast.AST, used: list[int]) -> Fraction:
   """Returns the value of a syntax tree and appends its numbers to `used`.
 
   Raises:
-    ArithmeticError: an operation that is not allowed, or a quotient that is not whole.
+    ArithmeticError: an operation that is not allowed, or a quotient that is no integer.
   """
   if isinstance(node, ast.Constant) and type(node.value) is int:
     used.append(node.value)
@@ -93,7 +93,7 @@ def _value(node: ast.AST, used: list[int]) -> Fraction:
 
 
 def answer_text(completion: str) -> str:
-  """Returns the text inside the last complete <answer> </answer>, or else the whole completion.
+  """Returns the text inside the last complete <answer> </answer>, or else the full completion.
 
   Only what follows a thinking block counts.
   """
@@ -180,7 +180,7 @@ class Countdown(Procedural):
 def _combine(terms: list[tuple[str, int]], rng: np.random.Generator) -> tuple[str, int]:
   """Joins all terms (expression, value) into one, by one random operation on two of them at a time.
 
-  Inner expressions are in brackets, and every value is positive and whole.
+  Inner expressions are in brackets, and every value is a positive integer.
   """
   terms = list(terms)
   while len(terms) > 1:

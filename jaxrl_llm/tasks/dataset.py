@@ -25,10 +25,10 @@ class Dataset(TaskBase):
   batch index. A run begins with batch 1: what batch 0 would ask comes in the second epoch. Several
   files are mixed by weight (mixture.py). Held-out problems come from `task.data.heldout_path`, or
   without it from the end of `path`. A training row with the text of a held-out problem is dropped.
-  With `heldout_path` alone the task serves evaluations only.
+  With only `heldout_path` the task serves evaluations only.
 
   Attributes:
-    verifier: of held-out problems, and of all others unless files have verifiers of their own.
+    verifier: of held-out problems, and of all others unless files have separate verifiers.
     counts: rows of `path`: read = kept (for training) + bad + too_long + duplicates (of an
       earlier text, or of a held-out one) + heldout (split off its end). `heldout_too_long` counts
       the problems of `heldout_path` that were left out for their length.
@@ -59,8 +59,8 @@ class Dataset(TaskBase):
     logger.info("task.data.path = %s: %s", data_cfg.path, self.counts)
 
   def _separate(self, limit: int | None) -> tuple[list[Problem], list[int], int]:
-    """Returns the held-out problems of a file of their own, their lengths in tokens, and how many
-    were left out because they exceed `limit`.
+    """Returns the held-out problems of a separate file, their lengths in tokens, and how many were
+    left out because they exceed `limit`.
     """
     data_cfg, num_heldout = self.cfg.data, self.cfg.heldout_problems
     dropped = data_cfg.heldout_too_long == "drop"
@@ -70,7 +70,7 @@ class Dataset(TaskBase):
     problems, lengths, longer = [], [], []
     for problem, length in zip(table.problems, table.lengths, strict=True):
       if limit is not None and length > limit:
-        # Behind the last problem that is asked, a long one troubles nobody.
+        # A long problem after the last one that is asked does no harm.
         longer += [length] if num_heldout < 0 or len(problems) < num_heldout else []
         continue
       problems.append(problem)
@@ -84,7 +84,7 @@ class Dataset(TaskBase):
     return problems, lengths, len(longer)
 
   def _train_on(self, tables: list[ProblemTable], sources: list[DataConfig]) -> None:
-    """Takes the training problems and, without a file of their own, the held-out ones."""
+    """Takes the training problems and, without a separate file, the held-out ones."""
     data_cfg, num_heldout = self.cfg.data, self.cfg.heldout_problems
     available = [table.problems for table in tables]
     if not data_cfg.heldout_path and num_heldout:
@@ -127,7 +127,7 @@ class Dataset(TaskBase):
     return load(data_source, self.prompt_ids, limit)
 
   def keep(self, problems: list[Problem]) -> None:
-    """Trains on these problems alone."""
+    """Trains on only these problems."""
     self._train = [problems]
     self._mixture = Mixture.of([len(problems)], (), self.seed)
 
@@ -185,7 +185,8 @@ class Dataset(TaskBase):
     return self.rewards([problem], [completion])[0]
 
   def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
-    """Returns the verdicts; `task.verifier_workers` processes share those that need algebra."""
+    """Returns the verdicts; `task.verifier_workers` processes share the answers that need algebra.
+    """
     kinds = [self._verifiers.get(problem.id, self.verifier) for problem in problems]
     out: list[Reward | None] = [None] * len(problems)
     for kind in sorted(set(kinds)):

@@ -10,8 +10,8 @@ def records(lines: Iterable[bytes], delimiter: str) -> Iterator[tuple[int, list[
   """Yields (number of the first line, fields), or in place of fields what is wrong with them.
 
   After a record that cannot be read, reading continues at the line after its first: a quote that
-  never closes costs one record and not the rest of the file. Fields have any length. Empty lines
-  are left out.
+  never closes costs one record and not all later ones. Fields have any length. Empty lines are left
+  out.
 
   Args:
     lines: with their ends; the first may begin with a byte order mark.
@@ -40,7 +40,7 @@ def records(lines: Iterable[bytes], delimiter: str) -> Iterator[tuple[int, list[
 
 def _decoded(again: collections.deque, source: Iterator[tuple[int, bytes]],
              used: list[tuple[int, bytes]]) -> Iterator[str]:
-  """Yields lines as text, those to be read again first, and notes them in `used`."""
+  """Yields lines as text, first the lines to read again, and records them in `used`."""
   while True:
     entry = again.popleft() if again else next(source, None)
     if entry is None:

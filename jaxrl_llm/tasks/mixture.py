@@ -16,8 +16,8 @@ class Mixture:
   """The order of problems in the stream of several sources.
 
   In each PERIOD positions every source has its share, to the nearest position, in a shuffled order
-  that the seed decides. Within a source each problem comes once per epoch of its own. There is no
-  state: position p alone decides.
+  that the seed decides. Within a source each problem comes once per epoch of that source. There is
+  no state: only position p decides.
 
   Attributes:
     sizes: problems of each source, at least one.
@@ -63,7 +63,7 @@ class Mixture:
 def parts(cfg: DataConfig) -> list[DataConfig]:
   """Returns one config for each comma-separated path, with its own mapping and verifier.
 
-  A single mapping or verifier is that of all paths.
+  A single mapping or verifier applies to all paths.
 
   Raises:
     ConfigError: another number of mappings, verifiers or weights than of paths, or a weight that is

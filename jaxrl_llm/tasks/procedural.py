@@ -31,7 +31,9 @@ class Procedural(TaskBase):
 
   @property
   def plain_characters(self) -> bool:
-    """Whether a prompt is one token per character of the problem, so that lengths are known."""
+    """Returns whether a prompt is one token per character of the problem, so that lengths are
+    known.
+    """
     return self.own_tokenizer and self.cfg.prompt.style == "plain"
 
   def generate(self, rng: np.random.Generator) -> Problem:
@@ -43,9 +45,9 @@ class Procedural(TaskBase):
     return problem.prompt
 
   def draw(self, rng: np.random.Generator) -> tuple[str, Callable[[], Problem]]:
-    """Draws a problem: its `split_key`, and what builds it without drawing again.
+    """Samples a problem: its `split_key`, and what builds it without sampling again.
 
-    A task whose problems are slow to build need not build those of the other split.
+    A task whose problems are slow to build need not build the other split's problems.
     """
     problem = self.generate(rng)
     return self.split_key(problem), lambda: problem

@@ -7,8 +7,8 @@ from jaxrl_llm.config import PromptConfig
 from jaxrl_llm.fields import ConfigError, refuse_unread
 from jaxrl_llm.tasks import chat_templates
 from jaxrl_llm.tasks.encoding import encode
-from jaxrl_llm.tasks.mappings import RowError, check_text
 from jaxrl_llm.tasks.readers import read_rows
+from jaxrl_llm.tasks.rows import RowError, check_text
 
 # Arguments of apply_chat_template that this file sets, or that would change what it returns.
 RESERVED = frozenset({
@@ -31,7 +31,7 @@ RESERVED = frozenset({
 TAG_TOKENS = 16  # more than a thinking tag and the white space after it have
 
 
-# From a problem's text, and messages of its own before it as (role, content), to prompt ids.
+# From a problem's text, and the problem's messages before it as (role, content), to prompt ids.
 Context = tuple[tuple[str, str], ...]
 Prompter = Callable[..., list[int]]
 
@@ -161,7 +161,7 @@ def _chat(cfg: PromptConfig, tokenizer, examples: list[tuple[str, str]]) -> Prom
 
 
 def _without(cfg: PromptConfig, *names: str) -> str:
-  """Returns the words that name the keys to be left out, of those that are set."""
+  """Returns the words that name the keys to be left out, among the keys that are set."""
   keys = [f"task.prompt.{name}" for name in names
           if getattr(cfg, name) != getattr(PromptConfig, name)]
   return f" without {' and '.join(keys)}" if keys else ""

@@ -1,9 +1,9 @@
 """Tasks of the reasoning-gym package (extra `gym`), generated one by one as they are asked for.
 
 Two properties of that package (measured on version 0.1.25) shape this file. Item i of a data set
-with seed s is generated from seed s + i, so the training and held-out seeds are further apart than
-the data set is long. Its default scorer gives partial credit for an answer hidden in other text, so
-a reward is 1 only if the score is 1.
+with seed s is generated from seed s + i, so the distance between training and held-out seeds
+exceeds the length of the data set. Its default scorer gives partial credit for an answer hidden in
+other text, so a reward is 1 only if the score is 1.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ class ReasoningGym(TaskBase):
 
   @property
   def has_demonstrations(self) -> bool:
-    """Whether the data set states its answers; a demonstration is only the answer."""
+    """Returns whether the data set states its answers; a demonstration is only the answer."""
     return self._problem("train", 0).demonstration is not None
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
@@ -89,7 +89,7 @@ class ReasoningGym(TaskBase):
   def reward(self, problem: Problem, completion: str) -> Reward:
     """Pays 1 if the package gives the answer the score 1, else 0.
 
-    The answer is the text inside the last <answer> </answer>, or else the whole completion.
+    The answer is the text inside the last <answer> </answer>, or else the full completion.
     """
     kind, index = problem.id.split("-")
     answer = answer_text(self.as_graded(problem, completion))

@@ -158,7 +158,7 @@ class Recurrence(Procedural):
     return sample[0], functools.partial(self._problem, *sample)
 
   def _sample_problem(self, rng: np.random.Generator) -> tuple[str, np.ndarray, np.ndarray]:
-    """Draws a prompt, and for each step two shares, [steps, 2], and a slip, [steps]."""
+    """Samples a prompt, and for each step two shares, [steps, 2], and a slip, [steps]."""
     prompt = "".join(DIGITS[value] for value in rng.integers(0, 10, self.cfg.lag))
     return prompt, rng.random((self.cfg.steps, 2)), rng.integers(1, 10, self.cfg.steps)
 

@@ -1,4 +1,4 @@
-"""Calls rewards, one after another or many at once, and keeps what each call ended with."""
+"""Calls rewards, one after another or concurrently, and keeps what each call ended with."""
 
 import asyncio
 import concurrent.futures
@@ -16,7 +16,7 @@ PAUSE = 0.5  # seconds before the first repetition; it doubles with each further
 
 @dataclasses.dataclass(frozen=True)
 class Calls:
-  """Numbers that every asynchronous reward reads, beside its own."""
+  """Hyperparameters that every asynchronous reward reads, in addition to its own."""
 
   in_flight: int = option(16, "calls of an asynchronous reward that wait at once", low=1)
   timeout: float = option(60.0, "time limit of one call, seconds", low=0.01)
@@ -62,7 +62,7 @@ def call_reward(function: Callable, group: bool, asynchronous: bool, problems: l
   """Returns what a reward returned for each completion, or `Failed`.
 
   Args:
-    group: whether it reads all completions of a problem at once.
+    group: whether it reads all completions of a problem in one call.
     asynchronous: whether it is a coroutine function; `cfg` then has the hyperparameters of `Calls`.
     problems: one per group.
     completions: group after group.
@@ -82,7 +82,7 @@ def _call(function: Callable, problem: Problem, completions, cfg):
   try:
     outcome = function(problem, completions, cfg)
     if inspect.iscoroutine(outcome):
-      outcome.close()  # else Python would warn, late, that nobody waited for it
+      outcome.close()  # else Python would warn later that it was never awaited
       raise TypeError("a function returned a coroutine. Fix: async def")
     return outcome
   except (Exception, SystemExit) as error:  # an exit would end the run as if it had finished
@@ -90,7 +90,8 @@ def _call(function: Callable, problem: Problem, completions, cfg):
 
 
 def _run_async(function: Callable, calls: list[tuple], cfg: Calls) -> list:
-  """Returns the results of asynchronous calls, at most `cfg.in_flight` of which wait at once.
+  """Returns the results of asynchronous calls, at most `cfg.in_flight` of which wait at the same
+  time.
 
   If an exception such as Ctrl-C interrupts the wait, calls under way are cancelled.
   """
@@ -105,7 +106,7 @@ def _run_async(function: Callable, calls: list[tuple], cfg: Calls) -> list:
     async with free:
       return await _with_retries(function, call, cfg)
 
-  # A thread of its own, because a notebook's thread has a running loop already.
+  # A separate thread, because a notebook's thread has a running loop already.
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
     answers = thread.submit(asyncio.run, all_calls())
     try:

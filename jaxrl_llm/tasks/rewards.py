@@ -1,11 +1,11 @@
-"""Rewards of the user's own, by name: of a completion or of a whole group, also asynchronous.
+"""The user's own rewards, by name: of a completion or of a full group, also asynchronous.
 
 A reward returns its components by name, `{"correct": 1.0, "short": (0.4, 0.1)}`: a value, or a
 value and its weight (1 if left out). A row's reward is the weighted sum over the components of all
-rewards that `reward.name` lists. Whether a row counts as correct is said by the component
-`correct`, or by the task's verdict if `task` is listed; without both, by a positive sum.
+rewards that `reward.name` lists. A row counts as correct by the component `correct`, or by the
+task's verdict if `task` is listed; without both, if the sum is positive.
 
-A row of which one reward fails, or gives no number, is unscored: counted, and left out of the
+If one reward of a row fails or gives no number, the row is unscored: counted, and left out of the
 update.
 """
 
@@ -35,7 +35,7 @@ class RewardEntry(Entry):
     function: `reward(problem, completion, cfg)` -> components, or with `group`
       `reward(problem, completions, cfg)` -> components of each. It may be `async`. `cfg` is an
       instance of the hyperparameters of all chosen rewards.
-    group: whether it reads all completions of a problem at once.
+    group: whether it reads all completions of a problem in one call.
   """
 
   group: bool = False
@@ -67,7 +67,7 @@ def register(name: str, numbers: type | None = None, *, group: bool = False, rep
 
 @register(TASK)
 def of_task(problem: Problem, completion: str, cfg):
-  """Stands for the task's own verdict, which `RewardedTask` asks for itself."""
+  """Placeholder for the task's own verdict, which `RewardedTask` asks for itself."""
   raise NotImplementedError
 
 
@@ -89,15 +89,15 @@ class RewardedTask:
 
   @property
   def places(self) -> dict[str, str]:
-    """File and line of each reward of the user's own, by name."""
+    """File and line of each of the user's own rewards, by name."""
     return {name: entry.where for name, entry in self._parts.items() if name != TASK}
 
   def reward(self, problem: Problem, completion: str) -> Reward:
-    """Returns the verdict on one completion, as a group of its own."""
+    """Returns the verdict on one completion, as a group of one."""
     return self.rewards([problem], [completion])[0]
 
   def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
-    """Returns the verdicts, each completion being a group of its own."""
+    """Returns the verdicts, each completion being a group of one."""
     return self.group_rewards(problems, completions)
 
   def group_rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
@@ -198,7 +198,7 @@ def components(name: str, returned) -> dict[str, tuple[float, float]]:
 
 
 def _is_number(value) -> bool:
-  """Whether a value is a number of Python or numpy."""
+  """Returns whether a value is a number of Python or numpy."""
   return isinstance(value, (bool, int, float)) or (getattr(value, "shape", None) == ()
                                                    and hasattr(value, "__float__"))
 
@@ -237,7 +237,7 @@ def total(verdicts: tuple[Reward, ...]) -> Reward:
 
 
 def refuse_if_all_failed(task: Task, given: list[Reward]) -> None:
-  """Ends a run of which no completion of a rollout batch could be scored by its own rewards.
+  """Ends a run whose own rewards could not score any completion of a rollout batch.
 
   Args:
     task: of the run; the task's own verdicts may leave out what they like.
@@ -256,7 +256,7 @@ def refuse_if_all_failed(task: Task, given: list[Reward]) -> None:
 
 
 def rewarded(task: Task, cfg: RewardConfig) -> Task:
-  """Returns the task with the rewards of a config in place of its own verdict.
+  """Returns the task with a config's rewards in place of the task's verdict.
 
   Raises:
     ConfigError: an unknown name, or two rewards that read a number of the same name differently.

@@ -1,4 +1,4 @@
-"""Shaping of rewards over a whole rollout batch, on the host."""
+"""Shaping of rewards over a full rollout batch, on the host."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from jaxrl_llm.registry import SHAPINGS
 
 @dataclasses.dataclass(frozen=True)
 class GrpoLambda:
-  """Numbers of `grpo_lambda`."""
+  """Hyperparameters of `grpo_lambda`."""
 
   alpha: float = option(0.6, "size of the length penalty (the paper's value is unconfirmed)",
                         low=0.0, high=1.0)
@@ -113,7 +113,7 @@ def _sigmoid(z: np.ndarray | float) -> np.ndarray | float:
 def register(name: str, numbers: type | None = None, *, replace: bool = False, **defaults):
   """Returns a decorator that enters a shaping: (rewards, correct, length, group_id, keep, cfg).
 
-  It returns the rewards of the whole rollout batch, [B]; all arrays are [B], on the host. Arguments
+  It returns the rewards of the full rollout batch, [B]; all arrays are [B], on the host. Arguments
   as in `registry.Table.register`.
   """
   return SHAPINGS.register(name, numbers, replace=replace, **defaults)
@@ -135,6 +135,8 @@ def _grpo_lambda(rewards, correct, length, group_id, keep, cfg: GrpoLambda) -> n
 
 @register("signed")
 def _signed(rewards, correct, length, group_id, keep, cfg) -> np.ndarray:
-  """1 for correct completions and -1 for the others: for methods that tell the signs apart."""
+  """Returns 1 for correct completions and -1 for the others: for methods that treat the signs
+  differently.
+  """
   del rewards, length, group_id, keep, cfg
   return np.where(correct, 1.0, -1.0).astype(np.float32)

@@ -33,7 +33,7 @@ def choose(key: str, folder: Path, files: list[Path], split: str) -> list[Path]:
   Args:
     key: the configuration key that holds `folder`, for messages.
     files: all that could be read, at least one.
-    split: any of `NAMES`, or words that stand together in a name, such as test_hard.
+    split: any of `NAMES`, or words that are adjacent in a name, such as test_hard.
 
   Raises:
     ConfigError: no file of the split, or more than one reading of the folder.
@@ -134,7 +134,7 @@ def _refuse_two_splits(key: str, folder: Path, splits_by_path: dict[Path, frozen
 
 
 def _refuse_two_formats(key: str, folder: Path, relative_paths: list[Path]) -> None:
-  """Refuses train.csv beside train.jsonl: each row would be there twice."""
+  """Refuses train.csv next to train.jsonl: each row would be there twice."""
   same = collections.defaultdict(list)
   for path in relative_paths:
     same[_stems(path)].append(path)
@@ -148,7 +148,8 @@ def _refuse_two_formats(key: str, folder: Path, relative_paths: list[Path]) -> N
 def _refuse_two_sets(key: str, folder: Path, split_files: list[Path], by_name: bool) -> None:
   """Refuses files of several sets: whose paths differ in more than numbers and the split.
 
-  Where no path names a split, only folders tell sets apart: files a.jsonl and b.jsonl may be parts.
+  Where no path names a split, only folders distinguish sets: files a.jsonl and b.jsonl may be
+  parts.
   """
   sets = collections.defaultdict(list)
   for file in split_files:
@@ -165,8 +166,8 @@ def _refuse_two_sets(key: str, folder: Path, split_files: list[Path], by_name: b
 def _set_name(stem: str) -> tuple[str, ...]:
   """Returns what tells one set from another in a part of a path.
 
-  A number tells nothing by itself, because shards have one, but it does in aime24, in v2, and as a
-  year beside a name.
+  A number in isolation tells nothing, because shards have one, but it does in aime24, in v2, and as
+  a year next to a name.
   """
   out, years = [], []
   for words in _parts(stem):

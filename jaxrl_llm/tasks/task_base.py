@@ -9,11 +9,11 @@ from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.prompts import Prompter, make_prompter, opens_thought
 from jaxrl_llm.types import Problem, Reward
 
-KNOWN_PROMPTS = 4096  # prompts of which it is kept whether they open a thought
+KNOWN_PROMPTS = 4096  # prompts for which it is cached whether they open a thought
 
 
 class Mistake(NamedTuple):
-  """A step of a completion that does not follow from what stands before it.
+  """A step of a completion that does not follow from the steps before it.
 
   Attributes:
     place: of its character in the completion, from 0.
@@ -68,7 +68,7 @@ class TaskBase:
 
   @property
   def has_demonstrations(self) -> bool:
-    """Whether every problem has a demonstration, so that a warm start is possible."""
+    """Returns whether every problem has a demonstration, so that a warm start is possible."""
     return True
 
   def render(self, problem: Problem) -> list[int]:

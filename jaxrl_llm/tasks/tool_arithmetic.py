@@ -67,7 +67,7 @@ class ToolArithmetic(Procedural):
     return [i for ids, _ in self._pieces(problem) for i in ids]
 
   def demonstration_mask(self, problem: Problem) -> list[bool]:
-    """True on the ids of `demonstration` that the policy writes, False on the tool's."""
+    """Returns True on the ids of `demonstration` that the policy writes, False on the tool's."""
     return [ours for ids, ours in self._pieces(problem) for _ in ids]
 
   def longest_prompt(self) -> int:

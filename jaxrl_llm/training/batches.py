@@ -23,7 +23,7 @@ from jaxrl_llm.types import AdvantageInputs, TrainBatch
 
 def weighed_batch(rollout, rewards, keep, scores: Scores, *,
                   cfg: BatchConfig) -> tuple[TrainBatch, dict]:
-  """Correction weights and advantages of the whole rollout batch, over whole groups.
+  """Computes correction weights and advantages of the full rollout batch, over complete groups.
 
   Args:
     rollout: B rows, groups contiguous.
@@ -68,8 +68,8 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
 
 
 def _columns(scores: Scores, rollout, cfg: BatchConfig) -> dict | None:
-  """The columns that loss terms read and that a pass found, and what an interpolated anchor needs;
-  None if there is none.
+  """Returns the columns that loss terms read and that a pass found, and what an interpolated anchor
+  needs; None if there is none.
 
   Policies are counted by phases of `cfg.parts` updates: this phase makes the one after the current.
   """
@@ -82,7 +82,8 @@ def _columns(scores: Scores, rollout, cfg: BatchConfig) -> dict | None:
 
 
 def with_weights(batch: TrainBatch, keep, cfg: BatchConfig) -> TrainBatch:
-  """`batch` as one optimizer batch, with the weights of its aggregation over all its rows."""
+  """Returns `batch` as one optimizer batch, with the weights of its aggregation over all its rows.
+  """
   mask = batch.rollout.mask
   weights = aggregation.loss_weights(mask, batch.advantages, batch.rollout.group_id,
                                      cfg.aggregation, keep)
@@ -94,10 +95,10 @@ def with_weights(batch: TrainBatch, keep, cfg: BatchConfig) -> TrainBatch:
 
 def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
                       cfg: BatchConfig) -> tuple[list[TrainBatch], dict]:
-  """Divides a rollout into `cfg.parts` optimizer batches of whole groups.
+  """Divides a rollout into `cfg.parts` optimizer batches of complete groups.
 
   Advantages are computed over the rollout, weights over each optimizer batch. Arguments and metrics
-  are those of `weighed_batch`.
+  are as in `weighed_batch`.
 
   Returns:
     (list of TrainBatch, metrics). Batch k takes groups k, k + parts, ... .
@@ -114,6 +115,6 @@ def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
 
 
 def _whole_groups(x: jax.Array, k: int, cfg: BatchConfig) -> jax.Array:
-  """The rows of groups k, k + parts, ...: an equal share of each shard."""
+  """Returns the rows of groups k, k + parts, ...: an equal share of each shard."""
   groups = x.reshape(-1, cfg.parts, cfg.group_size, *x.shape[1:])
   return groups[:, k].reshape(-1, *x.shape[1:])

@@ -33,8 +33,8 @@ class ColumnParts(NamedTuple):
     cfg: the loss, and how many micro-batches the rows are scored in.
     rules: fields of Sampling that prune the vocabulary.
     numbers: hyperparameters of the run's advantage.
-    teacher: a network of `teacher.pretrained`; None where there is none. Of several teachers each
-      has a pass of its own.
+    teacher: a network of `teacher.pretrained`; None where there is none. With several teachers,
+      each has a separate pass.
   """
 
   model: Model
@@ -50,8 +50,8 @@ class ColumnEntry(Entry):
 
   Attributes:
     function: `make(parts: ColumnParts) -> column(*params, rollout, sampling, packing=None)`, which
-      returns [B, L]; `params` are those of `reads`, in its order. None: the column is a statistic
-      of the anchor's pass.
+      returns [B, L]; `params` are the parameters of `reads`, in its order. None: the column is a
+      statistic of the anchor's pass.
     reads: CURRENT, BASE, REFERENCE or TEACHER, in the order of the arguments.
     statistic: of `row_stats`, under the anchor, that the column is; empty: it has a pass.
     program: how the pass is called in plans and profiles.
@@ -67,7 +67,7 @@ class ColumnEntry(Entry):
 
 def register(name: str, *, reads: Collection[str] = (CURRENT,), program: str = "",
              check: Callable | None = None, replace: bool = False):
-  """Returns a decorator that enters a column with a pass of its own; see `ColumnEntry`.
+  """Returns a decorator that enters a column with a separate pass; see `ColumnEntry`.
 
   Raises:
     ValueError: the name is taken, or `reads` names no set of parameters.
@@ -125,7 +125,7 @@ def _needs_teacher(teacher: TeacherConfig, reader: str) -> None:
 @register(TEACHER_COLUMN, reads=(TEACHER,), program="score_teacher", check=_needs_teacher)
 def teacher_log_probs(parts: ColumnParts) -> Callable[..., Array]:
   """Log-probs of the sampled tokens under the row's teacher, f32, nats: at the sampler's
-  temperature, over the whole vocabulary.
+  temperature, over the full vocabulary.
   """
   return functools.partial(_log_probs, functools.partial(score, model=parts.teacher, cfg=parts.cfg,
                                                          rules=frozenset()))

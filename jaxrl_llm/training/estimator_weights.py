@@ -1,4 +1,4 @@
-"""Weights that an estimator computes from a whole optimizer batch before any gradient (m2po)."""
+"""Weights that an estimator computes from a full optimizer batch before any gradient (m2po)."""
 
 from jax import lax
 
@@ -13,11 +13,11 @@ from jaxrl_llm.types import Params, TrainBatch
 
 def with_estimator_weights(params: Params, batch, *, model: Model, cfg: StepConfig,
                            packing: Packing | None = None):
-  """The batch with `estimator_weights` [B, L] under the current policy, as constants, if the
-  estimator reads statistics of the whole batch; else, and if it is no TrainBatch, the batch as it
-  is.
+  """Returns the batch with `estimator_weights` [B, L] under the current policy, as constants, if
+  the estimator reads statistics of the full batch. Otherwise, and if it is no TrainBatch, the batch
+  is returned unchanged.
 
-  They come from a pass over the whole batch (whole_batch.py).
+  They come from a pass over the full batch (whole_batch.py).
   """
   loss = cfg.loss
   if not isinstance(batch, TrainBatch) or (

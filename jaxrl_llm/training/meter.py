@@ -1,6 +1,6 @@
 """The mismatch meter's own pass: a few rows scored under the parameters that sampled them.
 
-If a pass over all rows was made with those parameters, `batches.weighed_batch` uses it instead.
+If a pass over all rows was made with these parameters, `batches.weighed_batch` uses it instead.
 """
 
 import jax
@@ -12,7 +12,7 @@ from jaxrl_llm.types import Rollout, Sampling, TokenStats
 
 
 def meter(params, rollout: Rollout, sampling: Sampling, *, scorer, rows: int) -> dict:
-  """Metrics of objective/mismatch.py on some rows of a rollout, spread over its prompts.
+  """Returns metrics of objective/mismatch.py on some rows of a rollout, spread over its prompts.
 
   Args:
     params: the parameters that sampled.
@@ -29,8 +29,8 @@ def meter(params, rollout: Rollout, sampling: Sampling, *, scorer, rows: int) ->
 
 
 def valid_tokens(stats: TokenStats, rollout: Rollout) -> jax.Array:
-  """[B, L] bool, True on sampled tokens that the scorer's vocabulary keeps. Rows without a valid
-  reward count too.
+  """Returns [B, L] bool, True on sampled tokens that the scorer's vocabulary keeps. Rows without a
+  valid reward count too.
   """
   return rollout.mask if stats.in_support is None else jnp.logical_and(
       rollout.mask, stats.in_support)

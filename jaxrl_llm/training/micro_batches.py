@@ -16,7 +16,7 @@ def split_rows(tree, parts: int):
 
 
 def join_rows(tree):
-  """The inverse of `split_rows`."""
+  """Returns the inverse of `split_rows`."""
   def join(x):
     return jnp.swapaxes(x, 0, 1).reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 

@@ -30,7 +30,7 @@ class OptimizerEntry(Entry):
 
   Attributes:
     function: `optimizer(learning_rate, weight_decay, cfg)` -> an `optax.GradientTransformation`, or
-      a list of those that follow each other; learning_rate is a number or a schedule.
+      a list of transformations in order; learning_rate is a number or a schedule.
     decays: whether it reads `weight_decay`.
   """
 
@@ -47,7 +47,7 @@ def register(name: str, numbers: type | None = None, *, replace: bool = False, *
 
 @dataclasses.dataclass(frozen=True)
 class AdamW:
-  """Numbers of `adamw`."""
+  """Hyperparameters of `adamw`."""
 
   b1: float = option(0.9, "decay of the first moment", low=0.0, high=BELOW_1)
   b2: float = option(0.95, "decay of the second moment", low=0.0, high=BELOW_1)
@@ -57,11 +57,11 @@ class AdamW:
 
 @register("adamw", AdamW)
 def adamw(learning_rate, weight_decay: float, cfg: AdamW) -> optax.GradientTransformation:
-  """Adam with decoupled weight decay, which is multiplied by the learning rate alone.
+  """Adam with decoupled weight decay, which is multiplied only by the learning rate.
 
   Source: arXiv 1711.05101.
   """
-  # None is f32 too, and what older checkpoints of a run were made with.
+  # None is f32, too; older checkpoints of a run were made with it.
   moment_dtype = None if cfg.moment_dtype == "float32" else cfg.moment_dtype
   return optax.adamw(learning_rate, b1=cfg.b1, b2=cfg.b2, weight_decay=weight_decay,
                      mu_dtype=moment_dtype)
@@ -69,7 +69,7 @@ def adamw(learning_rate, weight_decay: float, cfg: AdamW) -> optax.GradientTrans
 
 @dataclasses.dataclass(frozen=True)
 class Adafactor:
-  """Numbers of `adafactor`."""
+  """Hyperparameters of `adafactor`."""
 
   decay_power: float = option(0.8, "c: in step t, the decay of the second moment is 1 - t^-c",
                               low=0.0, high=1.0)
@@ -171,9 +171,10 @@ def make_optimizer(
 
 
 def warm_start_schedule(cfg: WarmStartConfig) -> optax.Schedule:
-  """Linear warm-up from 0 over a twentieth of the steps, cosine decay to a tenth of the peak.
+  """Returns a schedule: linear warm-up from 0 over 1/20 of the steps, cosine decay to 1/10 of the
+  peak.
 
-  The only step of one has the peak: from 0 it would learn nothing.
+  With only one step it has the peak: from 0 it would learn nothing.
   """
   if cfg.steps == 1:
     return optax.constant_schedule(cfg.learning_rate)

@@ -1,6 +1,6 @@
 """Rows of a batch in bins, and bins in micro-batches: planned on the host, followed by the devices.
 
-A plan depends on the rows' lengths alone. Its arrays have the same shapes whatever the lengths are,
+A plan depends only on the rows' lengths. Its arrays have the same shapes whatever the lengths are,
 so new data never recompile a program; micro-batches that the plan leaves empty are not computed.
 
 Shapes: M micro-batches of N bins, K rows of a bin, C tokens of a bin, B rows of the batch.
@@ -32,7 +32,7 @@ class Packing:
   """The place of each row of a batch in bins.
 
   Attributes:
-    rows: [M, N, K] int32, indices of rows; B where nothing lies. Used micro-batches come first.
+    rows: [M, N, K] int32, indices of rows; B where there is no row. Used micro-batches come first.
     count: scalar int32, how many micro-batches are used.
     bins: the sizes C and K.
     shared: [M, N, K] int32, see `Bins.shared`; None where rows share nothing.
@@ -63,7 +63,7 @@ class Packer:
   Attributes:
     bins: the sizes of a bin.
     per_device: bins of a micro-batch on one device.
-    devices: that hold rows.
+    devices: number of devices that hold rows.
     shared_prompts: whether the prompt of several rows is laid down once.
   """
 
@@ -121,7 +121,7 @@ class Packer:
                    shape if self.shared_prompts else None)
 
   def _shape(self, rows: int) -> tuple[int, int]:
-    """(M, N): room for each row in a bin of its own."""
+    """Returns (M, N): room for each row in a separate bin."""
     width = min(self.per_device, -(-rows // self.devices)) * self.devices
     return -(-rows // width), width
 
@@ -208,7 +208,7 @@ def micro_batch(tree, packing: Packing, index, constrain):
 
 
 def everywhere(tree, constrain):
-  """Returns the leaves with a copy on each device; they are small beside one layer's activations.
+  """Returns the leaves with a copy on each device; they are small next to one layer's activations.
   """
   return jax.tree.map(lambda x: constrain(x, (None,) * x.ndim), tree)
 

@@ -19,22 +19,25 @@ from jaxrl_llm.types import Mean, TrainBatch, TrainState, merge_metrics, no_metr
 
 
 class NonFiniteError(RuntimeError):
-  """The loss or the gradient is not finite; the last good checkpoint stands."""
+  """The loss or the gradient is not finite; the last good checkpoint is kept."""
 
 
 def init_state(params, tx: optax.GradientTransformation, frozen=None) -> TrainState:
-  """The state before the first update; `params` and `frozen` as `trainable.split` gives them."""
+  """Returns the state before the first update; `params` and `frozen` as `trainable.split` gives
+  them.
+  """
   return TrainState(jnp.int32(0), params, tx.init(params), frozen)
 
 
 def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
               packing: Packing | None = None):
-  """((loss, metrics), gradient) of a whole optimizer batch, summed over its micro-batches.
+  """Returns ((loss, metrics), gradient) of a full optimizer batch, summed over its micro-batches.
 
-  The weights of `loss` were computed on the whole batch, so it is additive over rows and the split
+  The weights of `loss` were computed on the full batch, so it is additive over rows and the split
   changes nothing. Where rows are divided over `data`, each part of it adds up its micro-batches,
-  and the sums meet once, because slices of TPUs are joined there by a slow network. Without
-  experts, that is: a batched `ragged_dot` has no form in which the parts share the weights.
+  and the sums are combined once, because along `data` a slow network joins slices of TPUs. This
+  does not hold with experts: a batched `ragged_dot` has no form in which the parts share the
+  weights.
 
   Args:
     params: the trained leaves, which the gradient is taken for.
@@ -66,16 +69,16 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
 
 
 def _apart_over_data(model, micro_batches: int) -> bool:
-  """Whether a sum over micro-batches is to be added up over `data` after the loop."""
+  """Returns whether a sum over micro-batches must be added up over `data` after the loop."""
   layout = getattr(model, "constrain", None)
   return (micro_batches > 1 and isinstance(layout, parallel.Layout) and not layout.across
           and layout.mesh.shape["data"] > 1 and not model.config.num_experts)
 
 
 def _gradients_of_parts(run, model, params, frozen, batch, packing: Packing | None):
-  """`gradients`, by each part of `data` for itself, and then added up.
+  """Returns `gradients`, computed by each part of `data` separately and then added up.
 
-  A part has its rows of the batch or, packed, its bins of each micro-batch and the whole batch.
+  A part has its rows of the batch or, packed, its bins of each micro-batch and the full batch.
   """
   def part_gradients(layout, shared, divided):
     trained, frozen, rows, packing = shared
@@ -92,7 +95,8 @@ def _gradients_of_parts(run, model, params, frozen, batch, packing: Packing | No
 
 
 def _packed_gradients(value_and_grad, params, batch: TrainBatch, packing: Packing, constrain):
-  """`gradients` over the micro-batches in use; how many these are, no program depends on."""
+  """Returns `gradients` over the micro-batches in use; the program does not depend on their number.
+  """
   batch = everywhere(batch, constrain)
 
   def micro_gradients(index):
@@ -113,7 +117,7 @@ def _packed_gradients(value_and_grad, params, batch: TrainBatch, packing: Packin
 
 def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
                packing: Packing | None = None) -> tuple[TrainState, dict]:
-  """One update.
+  """Makes one update.
 
   Args:
     state: the current state; the new one has the same frozen leaves.
@@ -141,9 +145,10 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
 
 
 def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig()) -> TrainState:
-  """Shardings of a state: optimizer moments lie as their parameters do, counters are replicated.
+  """Returns the shardings of a state: optimizer moments are laid out as their parameters, counters
+  are replicated.
 
-  A factor of a moment, which lacks an axis of its parameter, lies as the axes that it has.
+  A factor of a moment, which lacks an axis of its parameter, is laid out by the axes that it has.
   """
   trained, frozen = trainable.shardings(model, cfg, mesh)
   replicated, shapes = parallel.replicated(mesh), trainable.shapes_of(model, cfg)[0]
@@ -169,10 +174,11 @@ def _is_masked(node) -> bool:
 
 
 def _factor_sharding(factor: tuple[int, ...], sharding, parameter: tuple[int, ...]):
-  """The sharding of a parameter without the axis that a factor of its moment was summed over.
+  """Returns the sharding of a parameter without the axis that a factor of its moment was summed
+  over.
 
-  Of two equal axes it may be either. A factor of another form, such as the placeholder of a moment
-  that is not factored, is replicated.
+  If two axes are equal it may be either. A factor of another form, such as the placeholder of a
+  moment that is not factored, is replicated.
   """
   spec = (*sharding.spec, *[None] * (len(parameter) - len(sharding.spec)))
   remaining = []
@@ -183,7 +189,7 @@ def _factor_sharding(factor: tuple[int, ...], sharding, parameter: tuple[int, ..
 
 
 def carrying_shardings(shardings: TrainState, cfg: StepConfig, mesh) -> TrainState:
-  """Shardings of a state with those of what its transforms carry, which is replicated."""
+  """Returns the shardings of a state and of what its transforms carry, which is replicated."""
   everywhere_same = parallel.replicated(mesh)
 
   def replicate(tree):
@@ -209,7 +215,8 @@ class TrainStep:
     return new.replace(frozen=state.frozen), metrics
 
   def trace(self, state: TrainState, batch, packing: Packing | None = None) -> jax.stages.Traced:
-    """The program for arguments of these shapes, which may be abstract; it can be lowered."""
+    """Returns the program for arguments of these shapes, which may be abstract; it can be lowered.
+    """
     return self.compiled.trace(state.replace(frozen=None), state.frozen, batch, packing)
 
 

@@ -1,12 +1,13 @@
 """Update transforms: what a run does around its updates, with something carried between them.
 
-A transform may act at three places, and carries a pytree of its own from each to the next time:
+A transform may act at three places, and carries its own pytree from each to the next time:
 
   phase   on the host, before the first update of a rollout batch: a further step, say
   before  in the compiled update, before the gradient: another coefficient or weight
-  after   in the compiled update, on what the optimizer makes of the gradient: a smaller step
+  after   in the compiled update, on the optimizer's update: a smaller step
 
-Those of `transform.name` act in its order, after those that loss terms bring (`TermEntry`).
+The transforms of `transform.name` act in its order, after the transforms that loss terms bring
+(`TermEntry`).
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ OF_EVERY_RUN = ("train", "cursor", "stale", "unfinished")
 
 
 class StepParts(NamedTuple):
-  """The arguments of an update beside its batch: all static but for the packing."""
+  """The arguments of an update in addition to its batch: all static but for the packing."""
 
   model: Model
   cfg: StepConfig
@@ -92,7 +93,7 @@ class PhaseParts(NamedTuple):
     cfg: config of the optimizer batches.
     mesh: the devices that train.
     make_step: number of micro-batches -> compiled update.
-    pieces: micro-batches of a whole rollout batch.
+    pieces: micro-batches of a full rollout batch.
   """
 
   cfg: BatchConfig
@@ -147,7 +148,7 @@ def register(name: str, numbers: type | None = None, *, replace: bool = False, *
   `Transform`; `cfg` is an instance of the numbers. Arguments as in `registry.Table.register`.
 
   Raises:
-    ValueError: the name is taken, or is that of another part of a checkpoint.
+    ValueError: the name is taken, or is the name of another part of a checkpoint.
   """
   if name in OF_EVERY_RUN:
     raise ValueError(f"transform {name!r}: checkpoints have a part of that name. Fix: another name")
@@ -183,8 +184,8 @@ def with_carried(state: TrainState, cfg: StepConfig, make: Callable[[Any], Any])
   """Returns the state with what its transforms carry, if any does.
 
   Args:
-    make: makes of what a transform carries at first what is to stand in its place: itself, its
-      shapes, or its shardings.
+    make: maps what a transform carries at first to what replaces it: itself, its shapes, or its
+      shardings.
   """
   first = {name: transform.first() for name, transform in active(cfg).items()}
   first = {name: make(tree) for name, tree in first.items() if tree is not None}

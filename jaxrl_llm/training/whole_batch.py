@@ -1,4 +1,4 @@
-"""A pass over a whole optimizer batch before its gradient, as constants."""
+"""A pass over a full optimizer batch before its gradient, as constants."""
 
 import functools
 
@@ -17,7 +17,7 @@ def stats_before(params: Params, batch: TrainBatch, *, model: Model, cfg: StepCo
                  packing: Packing | None = None,
                  stats: frozenset[str] = frozenset()
                  ) -> tuple[TokenStats, Bool[Array, "B L"]]:
-  """(TokenStats [B, L] under the current policy, the mask [B, L] of the tokens that count).
+  """Returns (TokenStats [B, L] under the current policy, the mask [B, L] of the tokens that count).
 
   The pass goes over the same micro-batches as the loss, so it needs no more memory. Tokens outside
   the vocabulary and dropped rows, whose tokens have no weight in any aggregation, do not count.

@@ -88,6 +88,11 @@ def test_a_result_is_of_the_config_that_the_run_read(sweep, monkeypatch):
   assert sweeps.missing(sweep) == [cell]
 
 
+def test_an_index_counts_further_seeds(sweep, monkeypatch):
+  command(sweep, monkeypatch, "--seeds=5", "--index=4")
+  assert list(sweeps.read_results(sweep)) == ["a_seed4"]
+
+
 @pytest.mark.parametrize("flag", ["--index=3", "--index=-1", "--jobs=0"])
 def test_flags_out_of_range_are_one_line(sweep, monkeypatch, capsys, flag):
   with pytest.raises(SystemExit):

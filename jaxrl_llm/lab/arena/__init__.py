@@ -1,4 +1,4 @@
-"""The arena: whole RL runs of a small policy on token automata, with the return known exactly.
+"""The arena: complete RL runs of a small policy on token automata, with the return known exactly.
 
   from jaxrl_llm.lab import arena
 
@@ -9,7 +9,7 @@
   runs.phase("phase.png")
 
 The estimators, advantages, aggregations, corrections and transforms are the package's, or a
-plugin's; none of them knows of the arena. experiments/arena holds the map that this draws.
+plugin's; none of them knows of the arena. experiments/arena holds the map that this makes.
 """
 
 from jaxrl_llm.lab.arena.automata import Automaton, task

@@ -17,7 +17,7 @@ from jaxrl_llm.registry import AUTOMATA
 
 
 class Automaton(NamedTuple):
-  """S states, V tokens. A field that may be None says by it that the automaton has no such thing.
+  """S states, V tokens. None in an optional field means that the automaton has no such thing.
 
   Attributes:
     next: [S, V] int32, the state that follows a token.
@@ -52,7 +52,7 @@ Maker = Callable[[Array, int], Automaton]
 def task(name: str, *, replace: bool = False) -> Callable[[Maker], Maker]:
   """Returns a decorator that enters a task: a function (key, length) -> Automaton.
 
-  The function is traced, so that automata of many seeds are made at once. The key is consumed.
+  The function is traced, so that automata of many seeds are made in one call. The key is consumed.
 
   Args:
     name: value of `Lab.task`.

@@ -27,7 +27,7 @@ COMPARED = ("reinforce?advantage=grpo", "grpo?aggregation=token", "cispo", "minp
 
 
 class Measured(NamedTuple):
-  """Sampled less exact, in standard errors, beside the sampled and the exact value."""
+  """Sampled minus exact, in standard errors, with the sampled and the exact value."""
 
   sampled: float
   exact: float
@@ -66,7 +66,7 @@ def check(setting: Setting) -> str:
 
 
 def _line(name: str, measured: Measured) -> tuple:
-  """Returns a line of the table; raises RuntimeError if the two values are too far apart."""
+  """Returns a line of the table; raises RuntimeError if the two values differ by too much."""
   if not abs(measured.errors) <= ERRORS:
     raise RuntimeError(f"{name}: sampled {measured.sampled:.5f}, exact {measured.exact:.5f}: "
                        f"{measured.errors:+.1f} standard errors apart; at most {ERRORS} are chance")

@@ -14,7 +14,7 @@ COLUMNS = 5
 
 
 class Picture(Figure):
-  """A figure that a notebook shows by itself."""
+  """A figure that a notebook shows as a cell's result."""
 
   def _repr_png_(self) -> bytes:
     stream = io.BytesIO()
@@ -23,7 +23,7 @@ class Picture(Figure):
 
 
 def phase(cells: Sequence[Cell], path=None, title: str = "") -> Picture:
-  """Draws a panel for each method: step size to the right, staleness upwards.
+  """Plots a panel for each method: step size to the right, staleness upwards.
 
   The colour is the mean final return over the optimum, the text the share of runs that hold.
 
@@ -82,7 +82,7 @@ def _panel(place, cells: Sequence[Cell], ages: Sequence[int]):
 
 def lines(series: dict[str, tuple[Sequence[float], Sequence[float]]], axes: tuple[str, str],
           path=None, *, log: bool = True) -> Picture:
-  """Draws curves by name, x logarithmic; `axes` are the labels of x and y."""
+  """Plots curves by name, x logarithmic; `axes` are the labels of x and y."""
   figure = Picture(figsize=(6.4, 3.6), layout="constrained")
   place = figure.subplots()
   for name, (x, y) in series.items():

@@ -25,7 +25,7 @@ class Method:
   """The objective of a run of the arena, static and hashable.
 
   Attributes:
-    text: what `parse` made it of.
+    text: the text that `parse` read.
     anchor: denominator of the ratio, `behavior` or `recomputed`: the policy at the start of the
       iteration. Only the latter has a correction.
     signed: whether a reward R counts as 2 R - 1.
@@ -84,7 +84,7 @@ def parse(text: str, length: int) -> Method:
 
 
 def _value(key: str, text: str) -> object:
-  """Returns the value that a text stands for."""
+  """Returns the value that a text denotes."""
   if text == "none" and not key.endswith(".name"):
     return None
   try:

@@ -2,7 +2,7 @@
 
 At the start all of them are `Automaton.first_logits`. A policy is `prepared` once from its
 parameters; from that, it gives the cumulative distribution of the next token (to sample), the
-log-probs of tokens (to train), and whole distributions (for statistics).
+log-probs of tokens (to train), and full distributions (for statistics).
 """
 
 import dataclasses

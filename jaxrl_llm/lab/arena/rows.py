@@ -20,7 +20,7 @@ class Rows(NamedTuple):
     tokens: [B, L] int32.
     mask: [B, L] bool, False after the token that ended the row.
     chance: [B] f32, of the row to be right given its tokens; with state_rewards, the reward.
-    rewards: [B] f32, 0 or 1 drawn by `chance`; or the reward.
+    rewards: [B] f32, 0 or 1 sampled with `chance`; or the reward.
     group_id: [B] int32.
   """
 

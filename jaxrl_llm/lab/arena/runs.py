@@ -1,4 +1,5 @@
-"""Whole RL runs as one program: over seeds in turn, over step sizes, staleness and noise at once.
+"""Complete RL runs as one program: a loop over seeds, vectorized over step sizes, staleness and
+noise.
 
 Random numbers depend on the seed only (common random numbers): methods, step sizes and values of
 staleness see the same automaton and the same uniforms, so that differences are paired.
@@ -36,8 +37,8 @@ class Start(NamedTuple):
 class Place(NamedTuple):
   """A point of a sweep: step size of the optimizer, age (staleness in iterations), engine noise.
 
-  The noise is the standard deviation of normal noise on the sampler's logits, drawn in each
-  iteration for each state; its log-probs are those that it sampled with.
+  The noise is the standard deviation of normal noise on the sampler's logits, sampled in each
+  iteration for each state; its log-probs are the ones that it sampled with.
   """
 
   step: Float[Array, ""]

@@ -21,7 +21,7 @@ class Setting:
     task, policy: by name.
     length: largest number of tokens of a row, a multiple of 8.
     groups, group_size: of an iteration's rows; a group starts in one state.
-    batches: optimizer batches of an iteration; whole groups.
+    batches: optimizer batches of an iteration; groups are not split.
     iterations: number of iterations of a run.
     evaluations: of the return, evenly spaced over the run.
     optimizer: adam (0.9, 0.99) or sgd.

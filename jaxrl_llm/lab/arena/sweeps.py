@@ -100,13 +100,13 @@ class Runs:
     return tables.paired(self.cells, reference)
 
   def phase(self, path=None):
-    """Draws step by staleness for each method: colour is the return, text the share that holds."""
+    """Plots step by staleness for each method: colour is the return, text the share that holds."""
     return figures.phase(self.cells, path)
 
   def more(self, first: str, second: str, *, age: int, seeds: int = 64) -> tables.Table:
     """Decides one pair at one staleness with further seeds, each method at its best step so far.
 
-    The seeds are none of those that chose the steps.
+    The seeds differ from the seeds that chose the steps.
     """
     pair_cells = [cell for name in (first, second)
                   for cell in self.cells if cell.method == name and cell.age == age]

@@ -31,7 +31,7 @@ Methods = Sequence[str] | Mapping[str, EstimatorConfig] | None
 
 
 class Picture(Figure):
-  """A figure that a notebook shows by itself, whatever its backend."""
+  """A figure that a notebook shows as a cell's result, whatever its backend."""
 
   def _repr_png_(self) -> bytes:
     stream = io.BytesIO()
@@ -41,7 +41,7 @@ class Picture(Figure):
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """Something to draw: its place, in inches from the left and from the top, and its label.
+  """An item of the figure: its place, in inches from the left and from the top, and its label.
 
   `family` is set where the label is a heading of a family; else it is a method's.
   """
@@ -80,11 +80,11 @@ def families(methods: Mapping[str, EstimatorConfig]) -> dict[str, list[str]]:
 
 def draw(methods: Methods = None, path: Path | None = None, *, positions: Sequence[int] = POSITIONS,
          cells: int = CELLS) -> Picture:
-  """Draws the coefficients of estimators, families side by side, in one colour scale.
+  """Plots the coefficients of estimators, families side by side, in one colour scale.
 
   Args:
-    methods: names, drawn with their default numbers; or label to EstimatorConfig. None: every
-      registered estimator, those of loaded plugins included.
+    methods: names, plotted with their default numbers; or label to EstimatorConfig. None: every
+      registered estimator, including loaded plugins' estimators.
     path: file, or binary stream, that receives a PNG; None: none is written.
     positions: the t's, ascending.
     cells: of a panel along each axis, odd.
@@ -123,9 +123,9 @@ def _block_width(positions: Sequence[int]) -> float:
 
 def _layout(families: Mapping[str, list[str]],
             block: float) -> tuple[list[Place], Place, float, float]:
-  """Returns the places of headings and blocks, that of the key, and the figure's size in inches.
+  """Returns the places of headings and blocks, the key's place, and the figure's size in inches.
 
-  A family goes whole into the first column with room; the tallest column is the largest family.
+  A family goes undivided into the first column with room; the tallest column is the largest family.
   """
   tallest = max(len(labels) for labels in families.values())
   columns: list[list[tuple[str, list[str]]]] = []
@@ -163,7 +163,7 @@ def _family(figure: Figure, place: Place, block: float) -> None:
 
 def _block(figure: Figure, place: Place, values: np.ndarray, cfg: EstimatorConfig,
            positions: Sequence[int]) -> None:
-  """Draws one method: a row of panels for A > 0, one for A < 0, a panel for each position."""
+  """Plots one method: a row of panels for A > 0, one for A < 0, a panel for each position."""
   left = place.left + panels.LEFT
   panels.text_at(figure, left, place.top, place.label, fontsize=10, fontweight="bold")
   panels.text_at(figure, left, place.top + 0.19, _numbers(cfg), fontsize=5.6, color=panels.QUIET)
@@ -185,7 +185,7 @@ def _block(figure: Figure, place: Place, values: np.ndarray, cfg: EstimatorConfi
 def _numbers(cfg: EstimatorConfig) -> str:
   """Returns the numbers of a method, such as "clip_low=0.2  clip_high=none", in at most two lines.
 
-  Those that find no place are left out, and the text ends in dots.
+  Items that find no place are left out, and the text ends in dots.
   """
   numbers = dataclasses.asdict(estimators.resolve(cfg))
   hyperparameters = {name: f"{value:g}" if isinstance(value, float) else value

@@ -52,7 +52,7 @@ def text_at(figure: Figure, left: float, top: float, text: str, **style) -> None
 
 
 def panel(axes: Axes, values: np.ndarray, *, strip: bool) -> None:
-  """Draws [S, K] coefficients: the prefix sum to the right, the token's log-ratio upwards."""
+  """Plots [S, K] coefficients: the prefix sum to the right, the token's log-ratio upwards."""
   edge = float(position_of(SPAN))
   extent = (-1.0, 1.0, -edge, edge) if strip else (-edge, edge, -edge, edge)
   image = values[:1].T if strip else values.T
@@ -78,7 +78,7 @@ def ticks(axes: Axes, strip: bool) -> None:
 
 
 def header(figure: Figure) -> None:
-  """Draws the title, the colour bar and the two further signs."""
+  """Plots the title, the colour bar and the two further signs."""
   text_at(figure, MARGIN, 0.2, "Atlas of estimators", fontsize=17, fontweight="bold")
   text_at(figure, MARGIN, 0.58, "The weight of a token's gradient $A\\,\\nabla\\log\\pi(a_t)$ "
           "under each estimator. REINFORCE is 1 everywhere.", fontsize=9.5)
@@ -98,7 +98,7 @@ def header(figure: Figure) -> None:
 
 
 def key(figure: Figure, left: float, top: float) -> None:
-  """Draws an empty panel that says what its axes are, and where two kinds of rows lie."""
+  """Plots an empty panel that says what its axes are, and where two kinds of rows lie."""
   side = 2 * SIDE
   text_at(figure, left, top, "How to read a panel", fontsize=11, fontweight="bold", color=HEADING)
   axes = axes_at(figure, left + LEFT, top + 0.36, side, side)

@@ -23,7 +23,7 @@ OWN = np.concatenate([-np.geomspace(SPAN, 1e-3, 70), [0.0], np.geomspace(1e-3, S
 SUMS = np.concatenate([-np.geomspace(SPAN, 1e-3, 15), [0.0], np.geomspace(1e-3, SPAN, 15)])
 NEAR, FAR = POSITIONS[1:]
 LATER = (0.1,) * 10
-RARER = -3.0  # another log_probability than that of the atlas; allows every log-ratio up to SPAN
+RARER = -3.0  # another log_probability than the atlas's; allows every log-ratio up to SPAN
 TOLERANCE = 1e-6
 
 MOVES = ("one token", "whole row")
@@ -116,8 +116,8 @@ def limit_table(facts: Mapping[str, Facts], move: str) -> str:
 
   Args:
     facts: label to its facts.
-    move: "one token": only the last token of the row moves. "whole row": all of its tokens move,
-      each by the same log-ratio.
+    move: "one token": only the last token of the row moves. "whole row": all of the row's tokens
+      move, each by the same log-ratio.
   """
   heads = [f"A {'>' if sign > 0 else '<'} 0, {'up' if direction > 0 else 'down'}"
            for sign, direction in SIDES]

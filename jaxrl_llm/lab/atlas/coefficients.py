@@ -3,8 +3,8 @@
 The coefficient of a token is the weight that multiplies A grad log pi(a_t) in the gradient that an
 optimizer ascends. It is 1 for REINFORCE, and 0 for a token that a bound has dropped.
 
-An estimator reads whole rows, so a coefficient belongs to a token *in a row*. `even_rows` makes the
-rows of the atlas: the token is the last of t tokens, and the earlier ones share the rest of the
+An estimator reads full rows, so a coefficient belongs to a token *in a row*. `even_rows` makes the
+rows of the atlas: the token is the last of t tokens, and the earlier ones share what is left of the
 prefix sum evenly.
 """
 
@@ -84,9 +84,9 @@ def stack(parts: Sequence[Rows]) -> Rows:
 def row_coefficients(cfg: EstimatorConfig, rows: Rows) -> np.ndarray:
   """Returns the coefficient of each row's token: -d(sum of the row's losses)/d(log pi_t) / A.
 
-  The derivative is total: what later or earlier tokens' losses owe to this token's log-prob counts
-  in. Each row is an optimizer batch of its own, which only statistics of the batch (m2po) notice.
-  Columns that an estimator reads besides are `estimators.stand_ins`.
+  The derivative is total: contributions through other tokens' losses are included. Each row is a
+  separate optimizer batch, which matters only to statistics of the batch (m2po). Columns that an
+  estimator reads besides are `estimators.stand_ins`.
 
   Returns:
     [N] f64.
@@ -111,7 +111,7 @@ def row_coefficients(cfg: EstimatorConfig, rows: Rows) -> np.ndarray:
 
 
 def batched_coefficients(cfg: EstimatorConfig, parts: Sequence[Rows]) -> list[np.ndarray]:
-  """Returns `row_coefficients` of each part, computed together; raises as it does."""
+  """Returns `row_coefficients` of each part, computed together; raises the same errors."""
   ends = np.cumsum([len(part.length) for part in parts])
   return np.split(row_coefficients(cfg, stack(parts)), ends[:-1])
 

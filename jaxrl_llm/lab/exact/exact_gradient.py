@@ -65,7 +65,7 @@ def row_function(
     estimator: EstimatorConfig,
     aggregation: AggregationConfig = AggregationConfig("sequence_sum"),
 ) -> Callable:
-  """Returns the `coefficient_function` for rows that are each an optimizer batch of their own.
+  """Returns the `coefficient_function` for rows that are each a separate optimizer batch.
 
     f(log_probs, anchor, advantages, mask) -> (coefficients, REINFORCE's coefficients)
 
@@ -200,5 +200,5 @@ def report(moments: Moments, target: np.ndarray) -> Report:
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-  """Inner product over the last two axes."""
+  """Returns the inner product over the last two axes."""
   return np.sum(a * b, (-2, -1))

@@ -2,7 +2,7 @@
 
 Group advantages and length-dependent aggregation couple the rows of a group, so the sum runs over
 groups. The order of the rows changes nothing: C(N + G - 1, G) multisets, each weighted by its
-probability, stand for N^G ordered groups.
+probability, replace N^G ordered groups.
 """
 
 import dataclasses
@@ -105,7 +105,7 @@ def advantage_function(advantage: AdvantageConfig) -> Callable:
 
 def group_coefficient_function(estimator: EstimatorConfig,
                                aggregation: AggregationConfig) -> Callable:
-  """Returns the `coefficient_function` for groups that are each an optimizer batch of their own.
+  """Returns the `coefficient_function` for groups that are each a separate optimizer batch.
 
     f(groups [M, G], advantages [M, G, L], tables) -> (coefficients, REINFORCE's coefficients)
 

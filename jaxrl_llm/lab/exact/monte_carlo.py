@@ -107,7 +107,7 @@ def window_study(estimator: EstimatorConfig, *, sigmas, length: int, rows: int,
   Raises:
     ValueError: log_dual differs from log_high.
 
-  Source: the window is that of arXiv 2605.07331; the closed form is an own derivation.
+  Source: the window is from arXiv 2605.07331; the closed form is an own derivation.
   """
   if estimator.log_dual != estimator.log_high:
     raise ValueError(f"log_dual = {estimator.log_dual} and log_high = {estimator.log_high}: equal "

@@ -89,7 +89,7 @@ def _check_keys(rows: list[dict[str, Any]], has_turns: bool, path: str) -> None:
 
 
 def _facts(rows: list[dict[str, Any]], name: str, dtype, path: str) -> np.ndarray:
-  """An entry of all rows, [B]."""
+  """Returns an entry of all rows, [B]."""
   try:
     return np.array([row[name] for row in rows], dtype)
   except (TypeError, ValueError, OverflowError) as error:

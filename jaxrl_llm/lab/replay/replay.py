@@ -5,7 +5,7 @@ estimators see the same tokens, advantages and weights; only the ratio differs. 
 the parameters through log-probs only, so a gradient is a product with dloss / dlog pi, and the
 network is compiled once instead of once per estimator.
 
-Estimators that read the entropy get the current policy's, since that of the anchor is not saved.
+Estimators that read the entropy get the current policy's, since the anchor's is not saved.
 
 The run may prune the vocabulary or forbid early stop tokens. Then tokens outside the current
 policy's vocabulary have neither ratio nor gradient, as in `policy_loss`; their weights stay in the
@@ -73,7 +73,7 @@ class Replay:
     advantaged: share of the policy tokens inside the vocabulary that have an advantage.
     position: [K], geometric middle of each bucket; the first policy token has position 1.
     count: [K], tokens inside the vocabulary.
-    rows, leaving: [K], rows with a token in the bucket, and those of them that end in it.
+    rows, leaving: [K], rows with a token in the bucket, and the rows among them that end in it.
     mean, std: [K], of the cumulative log-ratio of current and behavior policy, nats.
   """
 

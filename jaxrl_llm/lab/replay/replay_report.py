@@ -62,7 +62,7 @@ def cosine_rows(replay: Replay) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
 def heatmap(replay: Replay) -> tuple[list[str], list[tuple]]:
   """Returns the cosines for the page: (names, rows), both in the order of the families.
 
-  A row is (family, or "" if it is that of the row above; rows of the family; name; cells), a cell
+  A row is (family, or "" if it is the same as above; rows of the family; name; cells), a cell
   (text, CSS background, whether a family begins).
   """
   order = by_family(replay)

@@ -74,15 +74,16 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
 
 
 def _first_with_rollouts(run: RunFolder, policy_iteration: int) -> int:
-  """The first iteration with rollouts after the checkpoint before that of `policy_iteration`."""
+  """Returns the first iteration with rollouts after the last checkpoint before `policy_iteration`.
+  """
   before = [i for i in checkpoints.iterations(run.workdir) if i < policy_iteration]
   first = (before[-1] if before else 0) + 1
   return next((i for i in run.rollout_iterations() if first <= i <= policy_iteration), first)
 
 
 def _micro_batches(rows: int, rows_of_run: int, updates: UpdateConfig) -> int:
-  """Into how many equal parts of at most the run's size the rows are cut, which by `rollouts.rows`
-  may be fewer than the run's.
+  """Returns into how many equal parts the rows are cut, each at most as large as the run's; because
+  of `rollouts.rows` there may be fewer rows than in the run.
   """
   size = max(1, rows_of_run // (updates.optimizer_batches * updates.micro_batches))
   return next(n for n in range(1, rows + 1) if rows % n == 0 and rows // n <= size)

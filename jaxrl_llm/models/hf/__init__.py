@@ -14,7 +14,7 @@ __all__ = ["CheckpointError", "ImportReport", "MappedTensor", "load_pretrained",
 
 def load_pretrained(path: str | Path, *, mesh: Mesh | None = None, dtype: str | None = None,
                     **overrides):
-  """Model and parameters of a checkpoint.
+  """Returns the model and parameters of a checkpoint.
 
   Tensors are read one at a time, and each device reads the slices that it holds, so that the host
   needs little memory beyond the parameters that stay on it.
@@ -24,9 +24,9 @@ def load_pretrained(path: str | Path, *, mesh: Mesh | None = None, dtype: str | 
       an adapter of PEFT, which is added to its base; or the name of a repository of the Hugging
       Face hub.
     mesh: where to put the parameters, by the rules of `parallel`; None: the default device.
-    dtype: dtype of the parameters, such as "float32"; None keeps the file's, but those that
-      an adapter changes are f32. A value head is always f32, and so is the module that predicts
-      two tokens ahead.
+    dtype: dtype of the parameters, such as "float32"; None keeps the file's, but parameters that an
+      adapter changes are f32. A value head is always f32, and so is the module that predicts two
+      tokens ahead.
     **overrides: fields of ModelConfig that a checkpoint does not determine: value_head,
       scan_layers, remat, attention, compute_dtype, mtp. A value head starts at zero, and the module
       that predicts two tokens ahead at random, unless `save_pretrained` stored one.
@@ -50,7 +50,7 @@ def save_pretrained(path: str | Path, model: Model, params, *, tokenizer=None,
   `load_pretrained` reads it back bitwise. Parameters may lie on any mesh; they are gathered one
   tensor at a time. All processes must call this together, and the first one writes. From
   `model.origin` come generation_config.json and the keys of config.json that ModelConfig does not
-  know. A value head goes to a file of its own, value_head.npy, in f32, and so does the module that
+  know. A value head goes to a separate file, value_head.npy, in f32, and so does the module that
   predicts two tokens ahead, mtp.npz. config.json is written last.
 
   Args:
@@ -58,10 +58,10 @@ def save_pretrained(path: str | Path, model: Model, params, *, tokenizer=None,
     model: the model.
     params: its parameters.
     tokenizer: anything with `save_pretrained(directory)`, or None.
-    dtype: float32, bfloat16 or float16, for all stored tensors; None: that of the parameters, and
-      if they have several, the one that holds all of them without rounding.
+    dtype: float32, bfloat16 or float16, for all stored tensors; None: the parameters' dtype; if
+      they have several, the one that holds all of them without rounding.
     max_shard_bytes: a larger checkpoint is split into shards with an index; a larger tensor gets a
-      shard of its own.
+      separate shard.
 
   Raises:
     CheckpointError: the directory already holds a checkpoint; the parameters are not the model's;

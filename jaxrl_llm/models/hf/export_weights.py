@@ -78,7 +78,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _checked(model: Model, params, dtype) -> dict[str, Any]:
-  """The parameters by path.
+  """Returns the parameters by path.
 
   Raises:
     CheckpointError: they are not the model's (everything wrong is listed), or the dtype cannot be
@@ -106,7 +106,7 @@ def _checked(model: Model, params, dtype) -> dict[str, Any]:
 
 
 def _widest(leaves) -> np.dtype:
-  """The one dtype that holds all parameters without rounding.
+  """Returns the one dtype that holds all parameters without rounding.
 
   Trained leaves are f32 and frozen ones have the dtype of their checkpoint. A directory of both
   would load, but its config.json names one dtype, to which readers round the others.
@@ -116,7 +116,7 @@ def _widest(leaves) -> np.dtype:
 
 
 def _planned(table: list[Entry], leaves, dtype: np.dtype) -> dict[str, _Planned]:
-  """Every tensor of the checkpoint by name, in file order."""
+  """Returns every tensor of the checkpoint by name, in file order."""
   planned = {}
   for entry in table:
     size = math.prod(entry.stored_shape) * dtype.itemsize
@@ -137,7 +137,7 @@ class _Fetcher:
     self._value: np.ndarray | None = None
 
   def __call__(self, entry: Entry, index: tuple[int, ...]) -> np.ndarray:
-    """The part of a parameter that one tensor holds.
+    """Returns the part of a parameter that one tensor holds.
 
     The experts of a layer are copied together, because they are asked for one after the other.
     """
@@ -149,7 +149,7 @@ class _Fetcher:
 
 
 def _on_host(leaf, layer: int | None = None) -> np.ndarray:
-  """A parameter, or one layer of a stacked one."""
+  """Returns a parameter, or one layer of a stacked one."""
   leaf = jnp.asarray(leaf)
   mesh = getattr(leaf.sharding, "mesh", None)
   sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec())
@@ -176,7 +176,7 @@ def _write_json(file: Path, content: dict) -> None:
 def _write_configs(directory: Path, model: Model, tokenizer, dtype: np.dtype) -> None:
   """Writes the tokenizer, the source's generation defaults and config.json.
 
-  config.json comes last, because without it nobody takes the directory for a checkpoint.
+  config.json comes last, because a directory without it is not taken for a checkpoint.
   """
   origin = None if model.origin is None else Path(model.origin)
   base = {}

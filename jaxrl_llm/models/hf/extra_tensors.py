@@ -1,4 +1,4 @@
-"""Parameters that lie beside a checkpoint's safetensors, in files that only we read.
+"""Parameters stored next to a checkpoint's safetensors, in files that only we read.
 
 Other programs would take another safetensors file for a part of the network.
 """
@@ -18,14 +18,14 @@ FILES = (VALUE_HEAD, MTP)
 
 
 def is_beside(path: str) -> bool:
-  """Whether the parameter at this path is the value head, or of the module that predicts two tokens
-  ahead.
+  """Returns whether the parameter at this path is the value head, or of the module that predicts
+  two tokens ahead.
   """
   return path == "value_head" or path.startswith(f"{mtp.NAME}/")
 
 
 def save(directory: Path, leaves: dict[str, np.ndarray]) -> None:
-  """Writes the parameters, by path, in f32; those that a model lacks get no file."""
+  """Writes the parameters, by path, in f32; parameters that a model lacks get no file."""
   leaves = {path: x.astype(np.float32) for path, x in leaves.items()}
   if "value_head" in leaves:
     np.save(directory / VALUE_HEAD, leaves.pop("value_head"))
@@ -35,10 +35,9 @@ def save(directory: Path, leaves: dict[str, np.ndarray]) -> None:
 
 def load(directory: Path, model: Model, path: str, shape: tuple[int, ...],
          sharding) -> tuple[jax.Array, bool]:
-  """(a parameter in f32, whether it was stored).
+  """Returns (a parameter in f32, whether it was stored).
 
-  If it was not, a value head is zero and the module's parameters are those of `Model.init` with
-  key 0.
+  If it was not, a value head is zero and the module's parameters come from `Model.init` with key 0.
 
   Raises:
     CheckpointError: the stored one has another shape, or the file lacks it.

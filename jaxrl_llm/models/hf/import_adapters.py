@@ -42,15 +42,15 @@ UNSET = (None, False, "", [], {})
 
 
 def is_adapter(directory: Path) -> bool:
-  """Whether a directory holds an adapter instead of a network."""
+  """Returns whether a directory holds an adapter instead of a network."""
   return (directory / CONFIG).exists()
 
 
 def candidate_bases(directory: Path) -> list[str]:
   """Returns the paths where the base of an adapter may be, the likeliest first.
 
-  They are that of adapter_config.json, from the current folder and beside the adapter, and the
-  adapter's own folder.
+  They are the path in adapter_config.json, relative to the current folder, the adapter's folder and
+  its parent, and the adapter's own folder.
 
   Raises:
     CheckpointError: adapter_config.json is not readable or names no base.
@@ -70,7 +70,7 @@ def candidate_bases(directory: Path) -> list[str]:
 
 
 def add(directory: Path, model: Model, params, dtype=None):
-  """The parameters with the adapter in `directory` added, W + scale B A, computed in f32.
+  """Returns the parameters with the adapter in `directory` added, W + scale B A, computed in f32.
 
   Changed parameters are f32, or of `dtype`; the others are the same arrays. The scale is
   lora_alpha / r, or with use_rslora lora_alpha / sqrt(r).
@@ -111,7 +111,9 @@ def add(directory: Path, model: Model, params, dtype=None):
 
 
 def _changed_copies(copies: dict[str, np.ndarray], entries, params) -> list[str]:
-  """Returns the errors of weights that are stored in full: PEFT copies those of an adapted head."""
+  """Returns the errors of weights that are stored in full: PEFT copies the weights of an adapted
+  head.
+  """
   leaves, problems = by_path(params), []
   for module, stored in copies.items():
     if module not in entries:
@@ -125,7 +127,7 @@ def _changed_copies(copies: dict[str, np.ndarray], entries, params) -> list[str]
 
 
 def _read(directory: Path) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, np.ndarray]]:
-  """(the matrices A and B by module, weights that are stored whole by module)."""
+  """Returns (the matrices A and B by module, weights that are stored in full by module)."""
   file = directory / WEIGHTS
   if not file.exists():
     raise CheckpointError(f"{file} is not there. Fix: an adapter saved with safe serialization.")
@@ -161,7 +163,7 @@ def _check_plain(directory: Path, config: dict[str, Any]) -> None:
   if config.get("peft_type") not in PLAIN["peft_type"]:
     raise CheckpointError(f"{file}: peft_type = {config.get('peft_type')!r}: only 'LORA' is read. "
                           "Fix: merge it into its base with PEFT (merge_and_unload).")
-  # EVA chooses the first A and leaves W alone, so that its settings change nothing here.
+  # EVA chooses the initial A and does not change W, so that its settings change nothing here.
   free = FREE | ({"eva_config"} if config.get("init_lora_weights") == "eva" else set())
   unread = [f"{key} = {value!r}" for key, value in config.items()
             if key not in free and not _is_plain(key, value)]
@@ -179,7 +181,7 @@ def _check_plain(directory: Path, config: dict[str, Any]) -> None:
 
 
 def _is_plain(key: str, value) -> bool:
-  """Whether a key that matters has a value that adds nothing to W + scale B A."""
+  """Returns whether a key that matters has a value that adds nothing to W + scale B A."""
   unset = any(value is neutral or (value == neutral and type(value) is type(neutral))
               for neutral in UNSET)
   return unset or any(value == neutral and type(value) is type(neutral)
@@ -187,14 +189,14 @@ def _is_plain(key: str, value) -> bool:
 
 
 def _ranks(config: dict[str, Any]) -> set[int]:
-  """The ranks that adapter_config.json names."""
+  """Returns the ranks that adapter_config.json names."""
   pattern = config.get("rank_pattern") or {}
   return {config["r"], *(pattern.values() if isinstance(pattern, dict) else ())}
 
 
 def _shape_error(matrices: dict[str, np.ndarray], match: tuple[Entry, tuple] | None,
                  ranks: set[int]) -> str:
-  """Why a pair of matrices does not fit the base; empty if it does."""
+  """Returns why a pair of matrices does not fit the base; empty if it does."""
   if match is None:
     return "the base has no such weight"
   if set(matrices) != {"A", "B"}:
@@ -217,7 +219,7 @@ def _product(config: dict[str, Any], matrices: dict[str, np.ndarray]) -> np.ndar
 
 
 def _add_delta(leaf, deltas: list[tuple[Entry, tuple, np.ndarray]], dtype) -> jax.Array:
-  """A parameter plus its products, each at its index of the stacked axes."""
+  """Returns a parameter plus its products, each at its index of the stacked axes."""
   delta = np.zeros(leaf.shape, np.float32)
   for entry, index, product in deltas:
     full_slice = (slice(None),) * (leaf.ndim - entry.stacked)

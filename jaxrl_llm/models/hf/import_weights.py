@@ -111,7 +111,7 @@ def load(path: str | Path, mesh: Mesh | None, dtype,
 
 
 def local_directory(path: str | Path) -> Path:
-  """The directory itself, or the local copy of a repository of the Hugging Face hub.
+  """Returns the directory itself, or the local copy of a repository of the Hugging Face hub.
 
   Raises:
     CheckpointError: `path` is neither a directory nor a repository that can be reached.
@@ -134,7 +134,7 @@ def local_directory(path: str | Path) -> Path:
 
 
 def base_directory(path: str | Path) -> Path:
-  """The directory with config.json, weights and tokenizer: of an adapter, that of its base.
+  """Returns the directory with config.json, weights and tokenizer; for an adapter, its base's.
 
   Raises:
     CheckpointError: as `local_directory`, or the base of an adapter is not found.
@@ -156,7 +156,7 @@ def base_directory(path: str | Path) -> Path:
 
 
 def _check_tokenizer(directory: Path, vocab_size: int) -> None:
-  """Raises CheckpointError if a tokenizer beside the weights has ids that the embedding lacks."""
+  """Raises CheckpointError if a tokenizer next to the weights has ids that the embedding lacks."""
   if not (directory / "tokenizer.json").exists():
     return
   from tokenizers import Tokenizer
@@ -209,7 +209,7 @@ def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) ->
 
 
 def _same(weights: Weights, name: str, other_name: str, rows: int = 1024) -> bool:
-  """Whether two tensors are bitwise equal, compared a block of rows at a time."""
+  """Returns whether two tensors are bitwise equal, compared a block of rows at a time."""
   first, second = weights.tensors[name], weights.tensors.get(other_name)
   if second is None or (first.shape, first.dtype) != (second.shape, second.dtype):
     return False
@@ -222,7 +222,9 @@ def _same(weights: Weights, name: str, other_name: str, rows: int = 1024) -> boo
 
 
 def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
-  """One parameter. Each device's part is read from the file; equal parts are read only once."""
+  """Returns one parameter. Each device's part is read from the file; equal parts are read only
+  once.
+  """
   stored = np.dtype(jnp.dtype(DTYPES[weights.tensors[entry.names[0][1]].dtype]))
   dtype = stored if dtype is None else jnp.dtype(dtype)
   cache: dict[tuple, np.ndarray] = {}

@@ -26,7 +26,7 @@ EXECUTION = ("value_head", "scan_layers", "remat", "attention", "compute_dtype",
 
 
 def read_config(directory: Path) -> ModelConfig:
-  """The shapes of the checkpoint in `directory`.
+  """Returns the shapes of the checkpoint in `directory`.
 
   Raises:
     CheckpointError: config.json is absent or unreadable, its architecture is not supported, or it
@@ -90,7 +90,7 @@ def _quiet():
 
 
 def read_json(file: Path) -> dict[str, Any]:
-  """The content of a JSON file; CheckpointError where it is absent or not JSON."""
+  """Returns the content of a JSON file; CheckpointError where it is absent or not JSON."""
   if not file.exists():
     raise CheckpointError(f"{file} is not there. Fix: a directory written by save_pretrained.")
   try:
@@ -104,7 +104,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def _unsupported(kind: str, hf, raw: dict) -> list[str]:
-  """The features in use that would make our logits differ from the checkpoint's."""
+  """Returns the features in use that would make our logits differ from the checkpoint's."""
   names = ("hidden_act", "attention_bias", "mlp_bias", "attention_dropout", "layer_types",
            "sliding_window")
   values = {name: getattr(hf, name, None) for name in names}
@@ -129,7 +129,7 @@ def _unsupported(kind: str, hf, raw: dict) -> list[str]:
 
 
 def _rope_scaling(hf) -> RopeScalingConfig:
-  """The stretching of transformers' config, whose defaults are filled in."""
+  """Returns the stretching of transformers' config, whose defaults are filled in."""
   rope = hf.rope_parameters
   if rope["rope_type"] == "linear":
     return RopeScalingConfig(name="linear", factor=float(rope["factor"]))
@@ -188,7 +188,7 @@ def _from_hf(kind: str, hf) -> ModelConfig:
 
 
 def with_execution(cfg: ModelConfig, overrides: dict[str, Any]) -> ModelConfig:
-  """`cfg` with overrides of the fields that a checkpoint does not determine.
+  """Returns `cfg` with overrides of the fields that a checkpoint does not determine.
 
   Raises:
     CheckpointError: an override of another field.
@@ -206,7 +206,7 @@ def with_execution(cfg: ModelConfig, overrides: dict[str, Any]) -> ModelConfig:
 
 
 def model_type(cfg: ModelConfig) -> str:
-  """The Hugging Face architecture that computes what this config does.
+  """Returns the Hugging Face architecture that computes what this config does.
 
   Raises:
     CheckpointError: there is none.
@@ -230,7 +230,7 @@ def model_type(cfg: ModelConfig) -> str:
 
 
 def to_hf(cfg: ModelConfig, dtype: str, base: dict[str, Any]) -> dict[str, Any]:
-  """config.json of an export.
+  """Returns config.json of an export.
 
   The rotary numbers, the dtype and the number of experts are written under the keys of transformers
   5 and under the older ones, so that older readers understand the directory too.

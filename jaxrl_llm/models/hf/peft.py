@@ -71,7 +71,7 @@ def save_adapter(path: str | Path, model: Model, adapters, *, rank: int, alpha: 
 
 
 def to_tensors(model: Model, adapters) -> dict[str, np.ndarray]:
-  """The matrices by PEFT's names; scanned layers become one matrix per layer.
+  """Returns the matrices by PEFT's names; scanned layers become one matrix per layer.
 
   Raises:
     CheckpointError: a router or experts have an adapter.
@@ -97,7 +97,8 @@ def to_tensors(model: Model, adapters) -> dict[str, np.ndarray]:
 
 
 def _targets(model: Model, tensors: dict[str, np.ndarray]) -> list[str]:
-  """The adapted modules: by their last name if all layers have it, else by their whole name."""
+  """Returns the adapted modules: by their last name if all layers have it, else by their full name.
+  """
   modules = sorted({name.removeprefix(PREFIX).rsplit(".", 2)[0] for name in tensors})
   last = {module: module.rsplit(".", 1)[-1] for module in modules}
   count = collections.Counter(last.values())

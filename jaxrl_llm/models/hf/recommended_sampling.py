@@ -9,9 +9,10 @@ SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
 def position_limit(directory: Path) -> int | None:
-  """The number of positions that a checkpoint is made for; None where config.json does not say.
+  """Returns the number of positions that a checkpoint is made for; None where config.json does not
+  say.
 
-  YaRN's factor counts from the original length, also where max_position_embeddings was left alone.
+  YaRN's factor counts from the original length, also where max_position_embeddings was not changed.
   """
   raw = read_json(directory / "config.json")
   rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
@@ -25,7 +26,7 @@ def position_limit(directory: Path) -> int | None:
 
 
 def sampling_defaults(directory: Path) -> dict[str, float]:
-  """The sampling numbers of generation_config.json that are set there; {} without the file.
+  """Returns the sampling numbers of generation_config.json that are set there; {} without the file.
 
   With `do_sample: false` the temperature is 0.
   """
@@ -37,8 +38,8 @@ def sampling_defaults(directory: Path) -> dict[str, float]:
 
 
 def differing_sampling(directory: Path, ours: dict[str, float]) -> list[str]:
-  """A text for each sampling number that generation_config.json and `ours` have different values
-  for.
+  """Returns a text for each sampling number that generation_config.json and `ours` have different
+  values for.
 
   Args:
     ours: by the names of SAMPLING; an absent one prunes nothing.

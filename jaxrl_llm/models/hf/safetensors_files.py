@@ -63,7 +63,7 @@ class Weights:
           "Fix: fetch these shards again.")
 
   def read(self, name: str, slices: tuple[slice, ...]) -> np.ndarray:
-    """Slices of a tensor, in the file's dtype."""
+    """Returns slices of a tensor, in the file's dtype."""
     file = self.tensors[name].file
     if self._open_file != file:
       self._open_file, self._handle = file, safe_open(self._directory / file, framework="np")
@@ -75,7 +75,7 @@ class Weights:
 
 
 def _read_index(directory: Path) -> dict[str, str]:
-  """The shard of each tensor by name; empty for a single file.
+  """Returns the shard of each tensor by name; empty for a single file.
 
   Where both a single file and an index exist, the single file is read, as in transformers.
   """
@@ -110,7 +110,7 @@ def _read_index(directory: Path) -> dict[str, str]:
 
 
 def _read_header(file: Path) -> list[StoredTensor]:
-  """The tensors of one file."""
+  """Returns the tensors of one file."""
   try:
     with safe_open(file, framework="np") as handle:
       slices = {name: handle.get_slice(name) for name in handle.keys()}

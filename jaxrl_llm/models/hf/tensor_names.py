@@ -21,7 +21,7 @@ VECTOR, PLAIN, TRANSPOSED = ((0,),), ((0,), (1,)), ((1,), (0,))
 PROJECTION_IN, PROJECTION_OUT, PROJECTION_BIAS = ((1, 2), (0,)), ((2,), (0, 1)), ((0, 1),)
 
 # Our path -> (name of the tensor, axes): of parameters outside the blocks, of any block, of a dense
-# MLP and of a mixture, where {} stands for the expert.
+# MLP and of a mixture, where {} is the expert.
 TOP = {
     "embedding": ("model.embed_tokens.weight", PLAIN),
     "final_norm/scale": ("model.norm.weight", VECTOR),
@@ -79,12 +79,12 @@ class Entry:
     return tuple(math.prod(inner[a] for a in group) for group in self.axes)
 
   def to_stored(self, part: np.ndarray) -> np.ndarray:
-    """The tensor to store, contiguous, from the parameter without its stacked axes."""
+    """Returns the tensor to store, contiguous, from the parameter without its stacked axes."""
     order = list(itertools.chain(*self.axes))
     return np.ascontiguousarray(part.transpose(order).reshape(self.stored_shape))
 
   def from_stored(self, read, index: tuple[slice, ...]) -> np.ndarray:
-    """A part of the parameter, reading no more of the tensor than the part needs.
+    """Returns a part of the parameter, reading no more of the tensor than the part needs.
 
     Args:
       read: function from slices over the tensor's axes to an array.
@@ -95,7 +95,8 @@ class Entry:
     cuts, sizes, inner_cuts = [], [], [slice(None)] * len(inner)
     for group in self.axes:
       start, stop = spans[group[0]]
-      # Of merged axes only the first is cut while reading; the others are read whole and cut below.
+      # Of merged axes only the first is cut while reading; the others are read in full and cut
+      # below.
       block = math.prod(inner[a] for a in group[1:])
       cuts.append(slice(start * block, stop * block))
       sizes += [stop - start, *(inner[a] for a in group[1:])]
@@ -106,13 +107,16 @@ class Entry:
 
 
 def by_path(tree) -> dict[str, Any]:
-  """The leaves of nested dicts by paths such as blocks/0/attention/query, in the tree's order."""
+  """Returns the leaves of nested dicts by paths such as blocks/0/attention/query, in the tree's
+  order.
+  """
   return {jax.tree_util.keystr(keys, simple=True, separator="/"): leaf
           for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def tensor_table(model: Model) -> list[Entry]:
-  """An Entry for every parameter that checkpoints have, in file order; not those beside."""
+  """Returns an Entry for every parameter that checkpoints have, in file order; not the extra ones.
+  """
   cfg = model.config
   mixture = LAYER | (EXPERTS | ROUTER if cfg.num_experts else DENSE)
   entries = []
@@ -137,7 +141,9 @@ def tensor_table(model: Model) -> list[Entry]:
 
 
 def _experts(name: str, experts: int) -> list[tuple[tuple[int, ...], str]]:
-  """(index, name) of each expert's tensor, or one entry with index () if `name` has no expert."""
+  """Returns (index, name) of each expert's tensor, or one entry with index () if `name` has no
+  expert.
+  """
   if "{}" not in name:
     return [((), name)]
   return [((e,), name.format(e)) for e in range(experts)]

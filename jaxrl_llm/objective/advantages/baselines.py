@@ -18,7 +18,7 @@ from jaxrl_llm.types import AdvantageInputs
 
 @dataclasses.dataclass(frozen=True)
 class Maxrl:
-  """Numbers of `maxrl`."""
+  """Hyperparameters of `maxrl`."""
 
   epsilon: float = option(1e-6, "added to the group's mean", low=0.0)
 
@@ -29,7 +29,7 @@ def maxrl(inputs: AdvantageInputs, cfg: Maxrl) -> Float[Array, "B L"]:
 
   Rewards are meant to be 0 or 1. A hard prompt then weighs about 1 / p, p being its share of right
   rows: one right row in eight has A = 7, the others -1. As the group grows, the gradient becomes
-  that of the log of p.
+  the gradient of log p.
 
   Deviation: a group of one gets 0, as in prime-rl; the authors' code divides by epsilon there.
 
@@ -44,7 +44,7 @@ def maxrl(inputs: AdvantageInputs, cfg: Maxrl) -> Float[Array, "B L"]:
 
 @dataclasses.dataclass(frozen=True)
 class Opmd:
-  """Numbers of `opmd`."""
+  """Hyperparameters of `opmd`."""
 
   tau: float = option(1.0, "temperature of the mean: large is the mean, small the largest reward",
                       low=1e-3)
@@ -57,7 +57,7 @@ def opmd(inputs: AdvantageInputs, cfg: Opmd) -> Float[Array, "B L"]:
   Its mean over a group is at most 0. With a large tau it is `dr_grpo`.
 
   Deviations: the code multiplies the loss by 1 / (1 + tau), which belongs to the learning rate. A
-  group of one gets 0, there its reward.
+  group of one gets 0, in the code its reward.
 
   Source: `opmd` of Trinity-RFT, "logavgexp"; see arXiv 2509.24203.
   """
@@ -74,7 +74,7 @@ def opmd(inputs: AdvantageInputs, cfg: Opmd) -> Float[Array, "B L"]:
 
 @dataclasses.dataclass(frozen=True)
 class Asymre:
-  """Numbers of `asymre`."""
+  """Hyperparameters of `asymre`."""
 
   shift: float = option(-0.1, "added to the baseline: below 0 it emphasises right rows")
 
@@ -83,8 +83,8 @@ class Asymre:
 def asymre(inputs: AdvantageInputs, cfg: Asymre) -> Float[Array, "B L"]:
   """A = R - (group mean + shift).
 
-  With the shift -0.1 every advantage is 0.1 higher, also those of a group of equal rewards: right
-  rows are imitated more than wrong ones are pushed down. With shift 0 it is `dr_grpo`.
+  With the shift -0.1 every advantage is 0.1 higher, also in a group of equal rewards: right rows
+  are imitated more than wrong ones are pushed down. With shift 0 it is `dr_grpo`.
 
   Deviation: a group of one gets 0, in the code its reward.
 

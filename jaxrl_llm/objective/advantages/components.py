@@ -15,7 +15,7 @@ from jaxrl_llm.types import AdvantageInputs
 
 @dataclasses.dataclass(frozen=True)
 class Gdpo:
-  """Numbers of `gdpo`."""
+  """Hyperparameters of `gdpo`."""
 
   weights: tuple = option((), "weight of each part of the reward; empty: all 1",
                           of=float)

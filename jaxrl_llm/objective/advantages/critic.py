@@ -15,7 +15,7 @@ from jaxrl_llm.types import AdvantageInputs
 
 @dataclasses.dataclass(frozen=True)
 class Gae:
-  """Numbers of `gae`."""
+  """Hyperparameters of `gae`."""
 
   gamma: float = option(1.0, "discount per policy token", low=0.0, high=1.0)
   lam: float = option(1.0, "lambda, decay of the temporal-difference errors", low=0.0, high=1.0)
@@ -67,7 +67,7 @@ def value_targets(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array,
 
 def _unwhitened(inputs: AdvantageInputs, gamma: float, lam: float,
                 live: Bool[Array, "B L"]) -> Float[Array, "B L"]:
-  """A of `gae` before whitening; `live` marks the policy tokens of kept rows."""
+  """Returns A of `gae` before whitening; `live` marks the policy tokens of kept rows."""
   values = masked.masked(inputs.values, live)
   outcome, per_token = returns.outcomes(inputs), returns.token_rewards(inputs)
   reward = returns.with_outcome(outcome, per_token, inputs.mask)

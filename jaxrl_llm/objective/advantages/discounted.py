@@ -13,7 +13,7 @@ from jaxrl_llm.types import AdvantageInputs
 
 @dataclasses.dataclass(frozen=True)
 class ReinforcePP:
-  """Numbers of `reinforce_pp` and `reinforce_pp_baseline`."""
+  """Hyperparameters of `reinforce_pp` and `reinforce_pp_baseline`."""
 
   gamma: float = option(1.0, "discount per policy token", low=0.0, high=1.0)
   whiten: bool = option(True, "gives the batch's policy tokens mean 0 and variance 1")

@@ -48,7 +48,7 @@ def divided(values: Array, std: Array, epsilon: float) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Grpo:
-  """Numbers of `grpo`."""
+  """Hyperparameters of `grpo`."""
 
   epsilon: float = option(1e-6, "added to the group's standard deviation", low=0.0)
   ddof: int = option(1, "1: Bessel's standard deviation (verl, TRL); 0: the population's", low=0,

@@ -17,11 +17,11 @@ from jaxrl_llm.types import AdvantageInputs
 
 
 def temporal_differences(inputs: AdvantageInputs) -> Float[Array, "B L"]:
-  """TD_t = V(y_1..t) - V(y_1..t-1), the change of the mean reward when a token is added.
+  """Returns TD_t = V(y_1..t) - V(y_1..t-1), the change of the mean reward when a token is added.
 
   V(s) is the mean R of the group's kept rows that begin with s; V of the empty prefix is the
   group's mean. TD is exactly 0 where no row leaves the prefix, and on rows that are not usable.
-  Over a row it sums to R - mean, unless another row begins with the whole row. Over the rows that
+  Over a row it sums to R - mean, unless another row begins with all of this row. Over the rows that
   share a prefix, TD of the next token sums to 0, unless a row ends there.
   """
   usable = returns.usable(inputs)
@@ -39,7 +39,7 @@ NORMALIZED = when(".normalize")
 
 @dataclasses.dataclass(frozen=True)
 class Tempo:
-  """Numbers of `tempo`."""
+  """Hyperparameters of `tempo`."""
 
   normalize: bool = option(True, "divides by the group's standard deviation")
   epsilon: float = option(1e-6, "added to the group's standard deviation", low=0.0,

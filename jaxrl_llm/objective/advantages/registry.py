@@ -23,12 +23,12 @@ class AdvantageEntry(Entry):
     function: `advantage(inputs, cfg) -> [B, L]`, without gradient; `cfg` is an instance of
       `numbers`.
     needs: optional AdvantageInputs fields and columns (training/columns.py) that it reads. With
-      `values` among them, a critic is trained beside the policy.
+      `values` among them, a critic is trained with the policy.
     group: whether it compares the rows of a group, so that G must exceed 1.
     options: fields that it reads only if a number has a certain value, as
       (((number, value), fields), ...).
     metrics: `metrics(inputs, cfg) -> {name: Mean, Histogram or Extreme}`, logged once for each
-      rollout; None: nothing of its own.
+      rollout; None: no metrics.
   """
 
   needs: frozenset[str] = frozenset()
@@ -90,7 +90,7 @@ def needs(cfg: AdvantageConfig) -> frozenset[str]:
 
 
 def metrics(inputs: AdvantageInputs, cfg: AdvantageConfig) -> dict:
-  """Returns the metrics that the advantage has of its own, each a Mean, Histogram or Extreme."""
+  """Returns the advantage's own metrics, each a Mean, Histogram or Extreme."""
   entry = spec(cfg.name)
   if entry.metrics is None:
     return {}

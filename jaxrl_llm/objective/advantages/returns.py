@@ -35,7 +35,7 @@ def token_rewards(inputs: AdvantageInputs) -> Float[Array, "B L"]:
 
 
 def totals(inputs: AdvantageInputs) -> Float[Array, " B"]:
-  """R_i = outcome plus the sum of the row's token rewards; 0 on rows that are not kept."""
+  """Returns R_i = outcome plus the sum of the row's token rewards; 0 on rows that are not kept."""
   if inputs.token_rewards is None:
     return outcomes(inputs)
   return outcomes(inputs) + jnp.sum(token_rewards(inputs), -1)
@@ -43,7 +43,7 @@ def totals(inputs: AdvantageInputs) -> Float[Array, " B"]:
 
 def rewards_to_go(outcome: Float[Array, " B"],
                   per_token: Float[Array, "B L"]) -> Float[Array, "B L"]:
-  """G_t = sum over s >= t of the token rewards, plus the outcome; undiscounted.
+  """Returns G_t = sum over s >= t of the token rewards, plus the outcome; undiscounted.
 
   The outcome is added at the end instead of summed over time, so that without token rewards G is
   exactly the outcome.
@@ -62,9 +62,9 @@ def with_outcome(outcome: Float[Array, " B"], per_token: Float[Array, "B L"],
 
 def discounted_sum(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
                    decay: float) -> Float[Array, "B L"]:
-  """x_t = values_t + decay * x_next, where `next` is the next policy token of the row.
+  """Returns x_t = values_t + decay * x_next, where `next` is the next policy token of the row.
 
-  A masked token neither adds nor decays: its entry is that of the next policy token, or 0 if there
+  A masked token neither adds nor decays: it has the entry of the next policy token, or 0 if there
   is none.
   """
   return prefix.discounted_suffix(values, mask, decay)

@@ -27,9 +27,9 @@ def reverse_kl(inputs: AdvantageInputs, cfg: ReverseKL) -> Float[Array, "B L"]:
   """A_t = coef clip(log q_t - log pi_old_t, +-bound) + reward (R - group mean).
 
   q is the teacher, pi_old the policy before the updates. Its expectation over a token of the policy
-  is -KL(pi_old || q) there: with discount 0, each token answers for itself alone, and the gradient
-  is that of the reverse KL at the prefixes of the student. An unscored completion has no reward
-  part. `reward` 0 needs no verdicts; in a group of one the reward has no part.
+  is -KL(pi_old || q) there: with discount 0, each token gets only its own term, and the gradient is
+  the gradient of the reverse KL at the prefixes of the student. An unscored completion has no
+  reward part. `reward` 0 needs no verdicts; in a group of one the reward has no part.
 
   Source: generalised knowledge distillation, arXiv 2306.13649 (reverse KL on the student's own
   completions); as a per-token advantage: unconfirmed, own derivation.

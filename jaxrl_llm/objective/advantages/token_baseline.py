@@ -28,7 +28,7 @@ _OPTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Otb:
-  """Numbers of `otb` and `tir_otb`."""
+  """Hyperparameters of `otb` and `tir_otb`."""
 
   weight: str = option("cumulative", "weight of a row at t: energy up to t, at t only, or 1",
                        choices=("cumulative", "step", "uniform"))
@@ -42,7 +42,8 @@ class Otb:
 
 def gradient_energy(anchor_log_probs: Float[Array, "*B"],
                     sum_pi_squared: Float[Array, "*B"]) -> Float[Array, "*B"]:
-  """w = max(0, 1 - 2 p(a) + sum_v p(v)^2), the squared norm of d log p(a) / d logits; in [0, 2).
+  """Returns w = max(0, 1 - 2 p(a) + sum_v p(v)^2), the squared norm of d log p(a) / d logits; in
+  [0, 2).
 
   Args:
     anchor_log_probs: log p(a), nats.
@@ -126,7 +127,7 @@ def _second_longest(positions: Positions, usable: Bool[Array, " B"],
 
 
 def _advantages(inputs: AdvantageInputs, cfg: Otb, *, compact: bool) -> Float[Array, "B L"]:
-  """Returns G - B at each token; `compact` is that of `positions`."""
+  """Returns G - B at each token; `compact` as in `positions`."""
   usable = returns.usable(inputs)
   live = inputs.mask & usable[:, None]
   token_positions = positions(inputs, live, cfg.granularity, compact)
@@ -157,8 +158,8 @@ def otb(inputs: AdvantageInputs, cfg: Otb) -> Float[Array, "B L"]:
       uniform        W_t = 1: B is the mean over the rows alive
     granularity
       step           as above
-      turn           tokens of a turn share B; the turn's energy is the sum over its tokens, its G
-                     that of its first token
+      turn           tokens of a turn share B; the turn's energy is the sum over its tokens, and its
+                     G is the first token's
       sequence       all tokens of a row share B, and G = R; with `uniform` this is the
                      length-weighted mean of `opo`
     importance       with rho = correction_weights
@@ -167,11 +168,12 @@ def otb(inputs: AdvantageInputs, cfg: Otb) -> Float[Array, "B L"]:
                      agree where rho is constant over a row
     zero_tail        B = 0 and A = G beyond the second-longest row of the group, where only the
                      longest is left; otherwise B would be the row's own G there, and A about 0
-    leave_one_out    the sums of B leave out row i (own extension); a row alone at t has B = 0
+    leave_one_out    the sums of B leave out row i (own extension); B = 0 if no other row reaches t
 
   Where W = 0 in all rows, their prefixes were deterministic: B = 0 and A = G, and there is no
-  gradient to weigh. Rows with keep False enter no sum and get 0. So does the only kept row of a
-  group, as under every advantage here that compares a group; verl's code has B = 0 and A = G there.
+  gradient to weigh. Rows with keep False enter no sum and get 0. The only kept row of a group gets
+  0, too, as under every advantage here that compares a group; verl's code has B = 0 and A = G
+  there.
 
   turn_id must be at most L, which holds where every turn has a policy token.
 

@@ -38,7 +38,7 @@ OTHERS = "further estimators"  # of plugins
 def families() -> dict[str, list[str]]:
   """Returns family to the names of its estimators, in the order in which they are registered.
 
-  Those that no module of the package registered are among OTHERS; a family may be empty.
+  Estimators that no module of the package registered are among OTHERS; a family may be empty.
   """
   modules = {name: spec(name).function.__module__ for name in names()}
   places = [*_FAMILIES, *(module for module in modules.values() if module not in _FAMILIES)]

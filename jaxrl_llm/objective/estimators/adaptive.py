@@ -1,4 +1,4 @@
-"""Estimators whose bounds or choice of tokens follow from the whole optimizer batch."""
+"""Estimators whose bounds or choice of tokens follow from the full optimizer batch."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ FAMILY = "token ratio, batch statistic"
 
 @dataclasses.dataclass(frozen=True)
 class Bapo:
-  """Numbers of `bapo`. Bounds are ratios."""
+  """Hyperparameters of `bapo`. Bounds are ratios."""
 
   low_start: float = option(0.6, "lower bound of the ratio at the start", low=0.0, high=1.0)
   low_max: float = option(0.9, "largest lower bound", low=0.0, high=1.0)
@@ -76,11 +76,11 @@ def bapo(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
 
     loss_t  = -min(r_t A_t, clip(r_t, low, high) A_t);  at most -dual_clip A_t where A_t < 0
 
-  Coefficient: as `ppo`. With target 0 the bounds are those of the start.
+  Coefficient: as `ppo`. With target 0 the bounds stay at the start.
 
   Args:
-    weights: [B, L], `bapo_bounds` of the whole optimizer batch. None: the other arrays are the
-      whole batch.
+    weights: [B, L], `bapo_bounds` of the full optimizer batch. None: the other arrays are the full
+      batch.
 
   Source: arXiv 2510.18927. Bounds of its README; target 1 of its config file, which compares the
   ratio of the sums, where the README means the share 0.5. By its code the contributions are
@@ -120,7 +120,7 @@ def _number_of(share: float, mask):
 
 @dataclasses.dataclass(frozen=True)
 class ClipCov:
-  """Numbers of `clip_cov`."""
+  """Hyperparameters of `clip_cov`."""
 
   share: float = option(2e-4, "share of the batch's policy tokens that is dropped", low=0.0,
                         high=1.0)
@@ -142,7 +142,7 @@ def clip_cov_kept(log_probs, anchor_log_probs, advantages, mask, cfg, row_id):
   """Returns 0 on the tokens that `clip_cov` drops, 1 elsewhere, [B, L].
 
   Candidates have cov_low < covariance < cov_high and are not clipped. max(1, share N) of them go,
-  N being the number of policy tokens: those with the smallest `draws`.
+  N being the number of policy tokens: the tokens with the smallest `draws`.
   """
   ratio = jnp.exp(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   is_high, is_low = _clipped(ratio, advantages, cfg)
@@ -182,20 +182,21 @@ def clip_cov_on_policy(log_probs, advantages, mask, cfg, weights):
 @register("clip_cov", ClipCov, prepare=clip_cov_kept, columns={"row_id"},
           on_policy=clip_cov_on_policy)
 def clip_cov(log_probs, anchor_log_probs, advantages, mask, cfg, row_id, weights=None):
-  """`ppo` without some tokens, chosen at random among those that lower the entropy most.
+  """`ppo` without some tokens, chosen at random among the tokens that lower the entropy most.
 
     v_t     = (A_t - mean A) (log pi_t - mean log pi)
-    loss_t  = 0 on chosen tokens, else that of `ppo`
+    loss_t  = 0 on chosen tokens, else as in `ppo`
 
-  Coefficient: 0 on chosen tokens, also on-policy; elsewhere that of `ppo`.
+  Coefficient: 0 on chosen tokens, also on-policy; elsewhere as in `ppo`.
 
   Args:
-    row_id: [B], seeds the choice; the same row and token have the same draw in every batch.
-    weights: [B, L], `clip_cov_kept` of the whole optimizer batch. None: the other arrays are the
-      whole batch.
+    row_id: [B], seeds the choice; the same row and token have the same random number in every
+      batch.
+    weights: [B, L], `clip_cov_kept` of the full optimizer batch. None: the other arrays are the
+      full batch.
 
-  Source: arXiv 2505.22617; the hyperparameters are those of the authors' scripts, whose window
-  is [0, 2].
+  Source: arXiv 2505.22617; the hyperparameters are from the authors' scripts, whose window is [0,
+  2].
   """
   if weights is None:
     weights = clip_cov_kept(log_probs, anchor_log_probs, advantages, mask, cfg, row_id)
@@ -213,7 +214,7 @@ def clip_cov(log_probs, anchor_log_probs, advantages, mask, cfg, row_id, weights
 
 @dataclasses.dataclass(frozen=True)
 class KlCov:
-  """Numbers of `kl_cov`."""
+  """Hyperparameters of `kl_cov`."""
 
   share: float = option(2e-3, "share of the batch's policy tokens that is pulled back", low=0.0,
                         high=1.0)
@@ -244,11 +245,11 @@ def kl_cov(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   |log r| >= 20. In the first update of a batch log r is 0, and so is the pull.
 
   Args:
-    weights: [B, L], `kl_cov_pulled` of the whole optimizer batch. None: the other arrays are the
-      whole batch.
+    weights: [B, L], `kl_cov_pulled` of the full optimizer batch. None: the other arrays are the
+      full batch.
 
-  Source: arXiv 2505.22617; share and coefficient are those of the authors' 7B script (2e-4 in that
-  for 32B). verl's config class holds a coefficient of 0.1.
+  Source: arXiv 2505.22617; share and coefficient are from the authors' 7B script (2e-4 in the 32B
+  script). verl's config class holds a coefficient of 0.1.
   """
   if weights is None:
     weights = kl_cov_pulled(log_probs, anchor_log_probs, advantages, mask, cfg)

@@ -16,7 +16,7 @@ FAMILY = "token ratio, batch statistic"  # of all estimators of this module
 
 @dataclasses.dataclass(frozen=True)
 class M2po:
-  """Numbers of `m2po`."""
+  """Hyperparameters of `m2po`."""
 
   tau: float | None = option(
       0.04, "bound on the mean squared log-ratio of the kept tokens, above 0; none: keeps all",
@@ -75,7 +75,7 @@ def _cap(ascending, rank, count, tau: float):
 
 @register("m2po", M2po, anchor="behavior", prepare=m2_weights)
 def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
-  """The ratio, without those tokens of the batch that have moved furthest from the anchor.
+  """The ratio, without the tokens of the batch that have moved furthest from the anchor.
 
     drop    loss_t = -kept_t r_t A_t
     cap     loss_t = -min(r_t A_t, clip(r_t, low, high) A_t)
@@ -86,8 +86,8 @@ def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   mean; a window never drops a token that moves back.
 
   Args:
-    weights: [B, L], `m2_weights` of the whole optimizer batch. None: the other arrays are the
-      whole batch.
+    weights: [B, L], `m2_weights` of the full optimizer batch. None: the other arrays are the full
+      batch.
 
   Source: arXiv 2510.01161. `drop` with the scope `away` is Algorithm 1 of its ICLR version, read in
   transcriptions (second-hand, as is <=). `drop` with `all` is the rule of AReaL, which also drops

@@ -16,7 +16,7 @@ FAMILY = "no ratio"
 
 @dataclasses.dataclass(frozen=True)
 class Rec:
-  """Numbers of `rec`."""
+  """Hyperparameters of `rec`."""
 
   clip: str = option("none", "which tokens stay, see objective/README.md",
                      choices=("none", "two_side", "one_side", "ring", "one_side_row"))
@@ -82,7 +82,7 @@ def rec(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class Delight:
-  """Numbers of `delight`."""
+  """Hyperparameters of `delight`."""
 
   eta: float = option(1.0, "softness of the gate, in units of the advantage times nats", low=1e-6)
 
@@ -104,7 +104,7 @@ def delight(log_probs, anchor_log_probs, advantages, mask, cfg):
   Rare successes weigh 1, rare failures 0, confident tokens 1/2: on-policy c_t is not A_t. The
   anchor is not read. The unit of the advantage matters: give a normalised one.
 
-  Source: arXiv 2603.14608, from its abstract; the formula is that of the third-party package
+  Source: arXiv 2603.14608, from its abstract; the formula is from the third-party package
   kondo-gate 0.1.0 (second-hand).
   """
   del anchor_log_probs

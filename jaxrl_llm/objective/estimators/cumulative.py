@@ -24,7 +24,7 @@ class Exponents(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Ctpo:
-  """Numbers of `ctpo`."""
+  """Hyperparameters of `ctpo`."""
 
   log_low: float | None = option(0.025, "lower end of the log window, -log_low t^power; none: open",
                                  low=0.0)
@@ -63,7 +63,7 @@ def ctpo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class CtpoGeomean(Ctpo):
-  """Numbers of `ctpo_geomean`: those of `ctpo`, with a window that narrows."""
+  """Hyperparameters of `ctpo_geomean`: as for `ctpo`, with a window that narrows."""
 
   power: float = option(-0.5, "growth of the window with the position t", low=-4.0, high=4.0)
 
@@ -76,7 +76,7 @@ def ctpo_geomean(log_probs, anchor_log_probs, advantages, mask, cfg):
   weight.
 
   Source: the public code of arXiv 2605.07331, whose bounds for this mode are unconfirmed: ours are
-  those of `ctpo`. PNPO: arXiv 2608.01418.
+  `ctpo`'s. PNPO: arXiv 2608.01418.
   """
   return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
                    Exponents(alpha=0.0, power=cfg.power))
@@ -84,7 +84,7 @@ def ctpo_geomean(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class PrefixPower:
-  """Numbers of `prefix_power`."""
+  """Hyperparameters of `prefix_power`."""
 
   alpha: float = option(0.5, "0: geometric mean of the prefix; 1: its product", low=0.0, high=1.0)
   log_low: float | None = option(
@@ -102,12 +102,12 @@ def prefix_power(log_probs, anchor_log_probs, advantages, mask, cfg):
     log w_t = L_t / t^(1 - alpha)
     window  : -log_low t^p <= log w_t <= log_high t^p,   p = alpha - 1/2
 
-  Coefficient: w_t A_t, and 0 where that of `ctpo` is. With independent log-ratios of standard
-  deviation sigma, that of log w_t is sigma t^(alpha - 1/2). At alpha = 1/2 it does not depend on
-  the position, and neither does the window. Bias falls and variance rises with alpha.
+  Coefficient: w_t A_t, and 0 where the coefficient of `ctpo` is 0. With independent log-ratios of
+  standard deviation sigma, log w_t has standard deviation sigma t^(alpha - 1/2). At alpha = 1/2 it
+  does not depend on the position, and neither does the window. Bias falls and variance rises with
+  alpha.
 
-  Source: own derivation; nobody has published the values in between. The bounds are those of
-  `ctpo`.
+  Source: own derivation; the values in between are unpublished. The bounds are `ctpo`'s.
   """
   return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
                    Exponents(alpha=cfg.alpha, power=cfg.alpha - 0.5))
@@ -140,7 +140,7 @@ def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, exponents: Exp
 
 @dataclasses.dataclass(frozen=True)
 class MinPro:
-  """Numbers of `minpro`."""
+  """Hyperparameters of `minpro`."""
 
   clip_low: float | None = option(None, "the weight is clipped below 1 - clip_low; none: unbounded",
                                   low=0.0)

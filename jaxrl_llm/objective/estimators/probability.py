@@ -18,7 +18,7 @@ SMALLEST = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Ipo:
-  """Numbers of `ipo`."""
+  """Hyperparameters of `ipo`."""
 
   delta: float | None = option(0.1, "change of the probability beyond which a token is dropped; "
                                     "none: never", low=0.0)
@@ -44,7 +44,7 @@ def ipo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class Kpop:
-  """Numbers of `kpop`."""
+  """Hyperparameters of `kpop`."""
 
   phi: float | None = option(0.1, "divergence, nats, beyond which a token is dropped; none: never",
                              low=0.0)
@@ -89,7 +89,7 @@ def _both_sides(beyond, log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class Drpo:
-  """Numbers of `drpo`."""
+  """Hyperparameters of `drpo`."""
 
   eps: float = option(12.5, "move at which the coefficient changes its sign", low=1e-6)
   weighted: bool = option(True, "True: the move is pi - mu (DRPO); False: it is r - 1 (SPO)")

@@ -27,7 +27,7 @@ class EstimatorEntry(Entry):
     anchor: the ratio's denominator unless the config says otherwise, `recomputed` or `behavior`.
     regularized: whether its gradient stays nonzero where the advantage is 0.
     prepare: `prepare(log_probs, anchor_log_probs, advantages, mask, cfg) -> weights [B, L]`, a
-      statistic of the whole optimizer batch, computed without gradient; the function gets it as
+      statistic of the full optimizer batch, computed without gradient; the function gets it as
       `weights`. None: a token's loss depends on its own row only.
     columns: names of COLUMNS that the function, and `prepare`, get by keyword: group_id, row_id
       and rewards [B], turn_id, entropy and recomputed_log_probs [B, L].
@@ -52,7 +52,7 @@ class EstimatorEntry(Entry):
 
   @property
   def batch_statistics(self) -> bool:
-    """Whether a token's loss depends on the rest of the optimizer batch."""
+    """Returns whether a token's loss depends on other rows of the optimizer batch."""
     return self.prepare is not None
 
 
@@ -67,7 +67,7 @@ def register(name: str, numbers: type | None = None, *, anchor: str = "recompute
     numbers: frozen dataclass of the hyperparameters that the function reads; `fields.option` makes
       its fields.
     anchor, regularized, prepare, on_policy: see `EstimatorEntry`. A function with `prepare` also
-      takes `weights`; None there means that its arrays are the whole batch.
+      takes `weights`; None there means that its arrays are the full batch.
     columns: names of COLUMNS; or {("span", "segment"): {"turn_id"}}: turn_id is read if the number
       `span` is "segment".
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
@@ -121,7 +121,7 @@ def spec(name: str) -> EstimatorEntry:
 
 
 def resolve(cfg: EstimatorConfig):
-  """Returns the estimator's numbers, with its defaults for those that were left out.
+  """Returns the estimator's numbers, with its defaults for the numbers that were left out.
 
   Raises:
     ConfigError: an unknown name, a number that the estimator does not read, or a value of a kind
@@ -139,7 +139,7 @@ def stand_ins(cfg: EstimatorConfig, anchor_log_probs: Float[Array, "B L"],
               mask: Bool[Array, "B L"]) -> dict[str, Array]:
   """Returns the columns that the estimator of `cfg` reads, for rows of which nothing is known.
 
-  Each row is a group of its own, numbered by its place, with reward 0 and one turn. Every token has
+  Each row is a separate group, numbered by its place, with reward 0 and one turn. Every token has
   entropy 0, and the recomputed policy is the anchor.
   """
   rows, zeros = jnp.arange(mask.shape[0]), jnp.zeros_like(anchor_log_probs)

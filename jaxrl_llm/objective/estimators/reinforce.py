@@ -28,7 +28,7 @@ def reinforce(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class Dro:
-  """Numbers of `dro`."""
+  """Hyperparameters of `dro`."""
 
   beta: float = option(0.1, "weight of the squared log-ratio", low=0.0)
   span: str = option("token", "what is squared: a token's log-ratio, or the sum of the row's",
@@ -45,8 +45,8 @@ def dro(log_probs, anchor_log_probs, advantages, mask, cfg):
   Coefficient: A_t - beta l_t, or A_t - beta sum_t l_t on every token of the row. Neither vanishes
   with the advantage. With `sequence` the row's penalty is shared evenly by its T tokens.
 
-  Source: Kimi k1.5, arXiv 2501.12599, whose formula is that of `sequence`; the token form and 0.1
-  are those of ROLL, and the token form is verl's loss of this name.
+  Source: Kimi k1.5, arXiv 2501.12599, which has the formula of `sequence`; the token form and 0.1
+  are from ROLL, and the token form is verl's loss of this name.
   """
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
   none = jnp.zeros_like(mask)

@@ -1,4 +1,4 @@
-"""Estimators that drop whole rows whose mean ratio has left a band, instead of weighing them."""
+"""Estimators that drop rows whose mean ratio has left a band, instead of weighing them."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ FAMILY = "row filter"
 
 @dataclasses.dataclass(frozen=True)
 class GeoMask:
-  """Numbers of `geo_mask` and `seq_mis`."""
+  """Hyperparameters of `geo_mask` and `seq_mis`."""
 
   row_low: float | None = option(
       0.99, "smallest geometric mean of a row's ratios that stays; none: open", low=0.0)
@@ -26,7 +26,7 @@ class GeoMask:
 
 @dataclasses.dataclass(frozen=True)
 class MisPo(GeoMask):
-  """Numbers of `mis_po`."""
+  """Hyperparameters of `mis_po`."""
 
   token_low: float | None = option(0.125, "smallest ratio of a token that stays; none: open",
                                    low=0.0)
@@ -39,11 +39,12 @@ def geo_mask(log_probs, anchor_log_probs, advantages, mask, cfg):
 
     c_t     = A_t where row_low <= s <= row_high, else 0
 
-  A row without policy tokens stays, and adds nothing. s is that of the current policy, so more rows
-  go as the update proceeds; the rule `seq_mean_k1` of `correction.reject` compares the anchor.
+  A row without policy tokens stays, and adds nothing. s is computed with the current policy, so
+  more rows are dropped as the update proceeds; the rule `seq_mean_k1` of `correction.reject`
+  compares the anchor.
 
-  Source: prime-rl pull request 3384, second-hand. Its band is unconfirmed; 0.99 and 1.01 are those
-  of SkyRL's example, older prime-rl has 0.1 and 10.
+  Source: prime-rl pull request 3384, second-hand. Its band is unconfirmed; 0.99 and 1.01 are from
+  SkyRL's example, older prime-rl has 0.1 and 10.
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   return _filtered(log_ratio, jnp.ones_like(log_ratio), _outside_row(log_ratio, mask, cfg),
@@ -75,8 +76,8 @@ def mis_po(log_probs, anchor_log_probs, advantages, mask, cfg):
     c_t     = A_t where row_low <= s <= row_high and token_low <= r_t <= token_high, else 0
 
   Source: Step-3.5-Flash, as described in prime-rl pull request 3384 (second-hand). The bands are
-  unconfirmed: that of the row is `geo_mask`'s, that of the token older prime-rl's; third parties
-  use 0.996 and 1.001 for rows.
+  unconfirmed: the row's band is `geo_mask`'s, the token's band is from older prime-rl; third
+  parties use 0.996 and 1.001 for rows.
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   low, high = _log_band(cfg.token_low, cfg.token_high)

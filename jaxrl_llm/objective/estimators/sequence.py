@@ -17,7 +17,7 @@ FAMILY = "row ratio"  # of all estimators of this module
 
 @dataclasses.dataclass(frozen=True)
 class Gspo:
-  """Numbers of `gspo`."""
+  """Hyperparameters of `gspo`."""
 
   clip_low: float | None = option(3e-4, "the ratio is clipped below 1 - clip_low; none: unbounded",
                                   low=0.0)
@@ -29,7 +29,7 @@ class Gspo:
 
 @register("gspo", Gspo, columns={("span", "segment"): {"turn_id"}})
 def gspo(log_probs, anchor_log_probs, advantages, mask, cfg, turn_id=None):
-  """Length-normalised sequence ratio, clipped as a whole.
+  """Length-normalised sequence ratio, clipped as one ratio.
 
     s       = exp(mean over policy tokens of log r_t)
     loss_t  = -min(s A_t, clip(s, 1 - clip_low, 1 + clip_high) A_t)
@@ -72,7 +72,7 @@ def _turn_mean(log_ratio, mask, turn_id):
 
 @dataclasses.dataclass(frozen=True)
 class SeqIs:
-  """Numbers of `seq_is`."""
+  """Hyperparameters of `seq_is`."""
 
   cap: float | None = option(None, "truncates the sequence ratio from above; none: unbounded",
                              low=0.0)
@@ -97,7 +97,7 @@ def seq_is(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class Gmpo:
-  """Numbers of `gmpo`."""
+  """Hyperparameters of `gmpo`."""
 
   log_low: float | None = option(
       0.4, "token log-ratios are clipped below -log_low, nats; none: unbounded", low=0.0)
@@ -133,7 +133,7 @@ def gmpo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class Topr:
-  """Numbers of `topr`."""
+  """Hyperparameters of `topr`."""
 
   cap: float | None = option(1.0, "truncates the sequence ratio of negative rows; none: unbounded",
                              low=0.0)
@@ -159,7 +159,7 @@ def topr(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class Vespo:
-  """Numbers of `vespo`."""
+  """Hyperparameters of `vespo`."""
 
   k: float = option(2.0, "exponent of the ratio for positive advantages, decay for negative ones",
                     low=0.0)

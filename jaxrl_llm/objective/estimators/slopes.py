@@ -15,7 +15,7 @@ FAMILY = "token ratio"
 
 @dataclasses.dataclass(frozen=True)
 class CeGppo:
-  """Numbers of `ce_gppo`."""
+  """Hyperparameters of `ce_gppo`."""
 
   beta_low: float = option(0.5, "slope left below the window, for negative advantages", low=0.0)
   beta_high: float = option(1.0, "slope left above the window, for positive advantages", low=0.0)
@@ -37,8 +37,8 @@ def ce_gppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   where |log r| >= 20. Both value and slope jump at a bound unless beta is 1. With both betas 1 this
   is GPPO; with both 0, `ppo`.
 
-  Source: arXiv 2509.20712 (GPPO: 2508.07629). The hyperparameters are those of the authors'
-  1.5B script; their 7B script has beta_low 0.75, their function 0.25 and dual_clip 3.
+  Source: arXiv 2509.20712 (GPPO: 2508.07629). The hyperparameters are from the authors' 1.5B
+  script; their 7B script has beta_low 0.75, their function 0.25 and dual_clip 3.
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   ratio = jnp.exp(log_ratio)
@@ -56,7 +56,7 @@ def ce_gppo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class Aspo:
-  """Numbers of `aspo`."""
+  """Hyperparameters of `aspo`."""
 
   clip: float = option(0.2, "half width of the window of tokens of low entropy", low=0.0, high=1.0)
   clip_entropy: float = option(0.4, "half width of the window of tokens of high entropy", low=0.0,
@@ -73,7 +73,7 @@ def aspo(log_probs, anchor_log_probs, advantages, mask, cfg, entropy):
     A_t > 0   c_t = min(1 / r_t, cap) A_t,  0 where r_t > 1 + clip
     A_t < 0   c_t = min(r_t, cap) A_t,      0 where r_t < 1 - clip
 
-  `clip_entropy` stands for `clip` on tokens whose entropy exceeds the row's quantile, interpolated
+  `clip_entropy` replaces `clip` on tokens whose entropy exceeds the row's quantile, interpolated
   linearly over its policy tokens. The loss is -c_t log pi; only its gradient has a meaning.
 
   Args:

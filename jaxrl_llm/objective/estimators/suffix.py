@@ -16,7 +16,7 @@ FAMILY = "suffix ratio"
 
 @dataclasses.dataclass(frozen=True)
 class Fipo:
-  """Numbers of `fipo`."""
+  """Hyperparameters of `fipo`."""
 
   half_life: float = option(32.0, "policy tokens after which a later log-ratio counts half",
                             low=1e-3)
@@ -61,14 +61,14 @@ def fipo(log_probs, anchor_log_probs, advantages, mask, cfg):
     loss_t  = the loss of `ppo` for the advantage f_t A_t; 0 in removed rows
     removed   rows with more than `max_dual` tokens of A < 0 and r > dual_clip
 
-  Coefficient: f_t r_t A_t; 0 where that of `ppo` is, and in removed rows. With width 0 it is `ppo`.
+  Coefficient: f_t r_t A_t; 0 where the coefficient of `ppo` is 0, and in removed rows. With width 0
+  it is `ppo`.
 
   Deviations from the code: removed rows stay in the denominator, as with every filter here; the
   distance of two tokens counts policy tokens, not columns; a width of 0 is 0, where the code has no
   bound but 10.
 
-  Source: arXiv 2603.19835, read in a fork of its code; the hyperparameters are those of its
-  32B script.
+  Source: arXiv 2603.19835, read in a fork of its code; the hyperparameters are from its 32B script.
   """
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))

@@ -1,4 +1,4 @@
-"""Estimators whose ratio is that of the current token."""
+"""Estimators whose ratio is the current token's."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ FAMILY = "token ratio"  # of all estimators of this module
 
 @dataclasses.dataclass(frozen=True)
 class Ppo:
-  """Numbers of `ppo`."""
+  """Hyperparameters of `ppo`."""
 
   clip_low: float | None = option(0.2, "the ratio is clipped below 1 - clip_low; none: unbounded",
                                   low=0.0)
@@ -55,7 +55,7 @@ def ppo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class Cispo:
-  """Numbers of `cispo`."""
+  """Hyperparameters of `cispo`."""
 
   clip_low: float | None = option(None, "the ratio is clipped below 1 - clip_low; none: unbounded",
                                   low=0.0)
@@ -83,7 +83,7 @@ def cispo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class Sapo:
-  """Numbers of `sapo`."""
+  """Hyperparameters of `sapo`."""
 
   tau_pos: float = option(1.0, "temperature of the gate where the advantage is positive", low=1e-6)
   tau_neg: float = option(1.05, "temperature of the gate elsewhere", low=1e-6)

@@ -19,7 +19,7 @@ RECOMPUTED = {("mask_anchor", "recomputed"): {"recomputed_log_probs"}}
 
 @dataclasses.dataclass(frozen=True)
 class DppoTv:
-  """Numbers of `dppo_tv`."""
+  """Hyperparameters of `dppo_tv`."""
 
   delta_low: float | None = option(
       0.2, "fall of the probability after which a negative advantage stops; none: never", low=0.0)
@@ -38,11 +38,11 @@ def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_p
 
   Args:
     recomputed_log_probs: [B, L], of the policy at the start of the update phase. With `mask_anchor`
-      recomputed, `keep` compares pi with them; the ratio stays that of pi and the anchor.
+      recomputed, `keep` compares pi with them; the ratio is still pi / anchor.
 
-  Source: arXiv 2602.04879; the cap is that of its loss (verl's config has 3). The thresholds 0.2
-  are those of prime-rl; the authors' run (verl, examples/dppo_trainer) has 0.15 and no cap, which
-  the preset sets. `mask_anchor=recomputed`: the recompute form of sail-sg/Stable-RL.
+  Source: arXiv 2602.04879; the cap is from its loss (verl's config has 3). The thresholds 0.2 are
+  prime-rl's; the authors' run (verl, examples/dppo_trainer) has 0.15 and no cap, which the preset
+  sets. `mask_anchor=recomputed`: the recompute form of sail-sg/Stable-RL.
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   compared = _mask_anchor(anchor_log_probs, recomputed_log_probs, cfg)
@@ -53,7 +53,7 @@ def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_p
 
 @dataclasses.dataclass(frozen=True)
 class DppoKl:
-  """Numbers of `dppo_kl`."""
+  """Hyperparameters of `dppo_kl`."""
 
   delta_low: float | None = option(
       0.05, "divergence, nats, after which a negative advantage stops; none: never", low=0.0)
@@ -88,7 +88,7 @@ def dppo_kl(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_p
 
 @dataclasses.dataclass(frozen=True)
 class Cppo:
-  """Numbers of `cppo`."""
+  """Hyperparameters of `cppo`."""
 
   d: float = option(0.15, "budget of one token, total variation", low=0.0)
   d_b: float = option(0.02, "further budget per unit of position weight", low=0.0)
@@ -107,7 +107,7 @@ def cppo(log_probs, anchor_log_probs, advantages, mask, cfg):
     loss_t  = -keep r_t A_t
 
   The sums run over all policy tokens, kept or not. D is the paper's binary form; its top-20 form
-  would need the whole vocabulary. With `adaptive`, d_b is for each row the 0.9 quantile of its D,
+  would need the full vocabulary. With `adaptive`, d_b is for each row the 0.9 quantile of its D,
   interpolated linearly and kept within [d_b, 2 d_b].
 
   Source: arXiv 2606.10968 v2 (d 0.15 for dense models). The official code (verl pull request 6731,

@@ -97,7 +97,7 @@ def _trained_adapter(fixed: dict, key, *, case: Planted, cfg: AdapterTraining) -
 
 
 def _loss(adapter: dict, fixed: dict, key, case: Planted, cfg: AdapterTraining) -> Array:
-  """-mean of A log pi over the tokens of freshly sampled groups."""
+  """Returns -mean of A log pi over the tokens of freshly sampled groups."""
   states = fixed["states"] + _change(adapter, fixed["features"], cfg.rank)
   log_probs = jax.nn.log_softmax(states @ fixed["head"])
   rows = cfg.groups * cfg.group_size

@@ -18,7 +18,8 @@ COLUMN = "adapter_residual"
 
 def adapter_residual(policies: tuple[Params, Params], rollout: Rollout, *, model: Model,
                      cfg: StepConfig, normed: bool, packing: Packing | None = None) -> Array:
-  """`state_distance` [B, L] of a rollout between the parameters with and without their adapters.
+  """Returns `state_distance` [B, L] of a rollout between the parameters with and without their
+  adapters.
 
   Args:
     policies: parameters of `model`, with the adapters merged and without them.
@@ -34,7 +35,9 @@ def adapter_residual(policies: tuple[Params, Params], rollout: Rollout, *, model
 
 
 def _exact(model: Model) -> Model:
-  """The model in float32: until adapters have grown, bfloat16 rounds what they change to noise."""
+  """Returns the model in float32: until adapters have grown, bfloat16 rounds what they change to
+  noise.
+  """
   if model.config.compute_dtype == "float32":
     return model
   config = dataclasses.replace(model.config, compute_dtype="float32", attention="auto")

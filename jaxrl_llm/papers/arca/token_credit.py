@@ -1,6 +1,6 @@
 """ARCA: the group's advantage, shared out over a row's tokens by how far adapters move each one.
 
-Beside the adapter's residual, other signals of a token can share it out in the same way.
+Other signals of a token than the adapter's residual can share it out in the same way.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _OPTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Arca(Grpo):
-  """Numbers of `arca`."""
+  """Hyperparameters of `arca`."""
 
   signal: str = option("adapter_residual", "what weighs the tokens of a row",
                        choices=("adapter_residual", "surprisal", "entropy_drop", "reference_gap"))
@@ -43,7 +43,7 @@ def token_signal(inputs: AdvantageInputs, signal: str) -> Float[Array, "B L"]:
 
     adapter_residual  || h - h_base ||, the hidden states with and without adapters
     surprisal         -log pi of the token
-    entropy_drop      max(0, H_before - H), with H_before that of the row's policy token before; 0
+    entropy_drop      max(0, H_before - H), with H_before of the row's policy token before; 0
                       at the first one
     reference_gap     | log pi - log pi_reference |
   """
@@ -92,8 +92,8 @@ def weight_metrics(inputs: AdvantageInputs, cfg: Arca) -> dict[str, Mean]:
 def arca(inputs: AdvantageInputs, cfg: Arca) -> Float[Array, "B L"]:
   """A_t = w_t A with the A of `grpo` and the weights of `token_weights`, whose mean in a row is 1.
 
-  The sum of a row's advantages is therefore that of `grpo`. With `adapter_residual` this needs
-  low-rank adapters (`parameters.train=lora`), and equals `grpo` while these are 0. The other
+  The sum of a row's advantages is therefore the same as in `grpo`. With `adapter_residual` this
+  needs low-rank adapters (`parameters.train=lora`), and equals `grpo` while these are 0. The other
   signals are the paper's comparisons; they need none.
 
   Source: arXiv 2606.00257. The normaliser, the hidden state and what happens without a signal are

@@ -1,7 +1,7 @@
-"""Rows of the output head: replaced by random ones, and trained alone on frozen hidden states.
+"""Rows of the output head: replaced by random ones, and trained on frozen hidden states.
 
-The rows of the answers are a small part of a head. Training them alone repairs a readout if the
-hidden states already tell the answers apart; `parameters.head_rows` names them.
+The rows of the answers are a small part of a head. Training only them repairs a readout if the
+hidden states already distinguish the answers; `parameters.head_rows` names them.
 
 Source: arXiv 2605.03258 (the repair and its hinge; the random rows are our own toy).
 """
@@ -60,7 +60,7 @@ def _hinge(params, batch: States, *, model, cfg, among, margin):
 
 
 def cross_entropy(params, batch: States, *, model, cfg):
-  """Returns the mean negative log-likelihood of the answers over the whole vocabulary, nats."""
+  """Returns the mean negative log-likelihood of the answers over the full vocabulary, nats."""
   del cfg  # there for the signature that losses share
   logits = _logits(params, batch, model)
   return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, batch.answers)), {}
@@ -107,7 +107,7 @@ def require_untied(model: Model) -> None:
 
 
 def untied(model: Model, params: Params) -> tuple[Model, Params]:
-  """Returns a model with a head of its own, and its parameters, that compute the same logits."""
+  """Returns a model with an untied head, and its parameters, that compute the same logits."""
   if not model.config.tie_head:
     return model, params
   config = dataclasses.replace(model.config, tie_head=False)

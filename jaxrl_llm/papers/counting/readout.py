@@ -5,7 +5,7 @@ and the rows of the head says whether the head looks there. A model may answer i
 are never mixed here:
 
   restricted   the largest logit among the allowed answers
-  full         the largest logit of the whole vocabulary
+  full         the largest logit of the full vocabulary
   generated    greedy decoding up to a stop token, graded by the task
 
 A prompt that `full` answers is answered by `restricted`, too.
@@ -50,7 +50,7 @@ class Probe:
     return np.asarray(states, np.float64) @ self.weights + self.bias
 
   def round(self, states: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Returns the nearest whole number from low to high for each state."""
+    """Returns the nearest integer from low to high for each state."""
     return np.clip(np.rint(self.predict(states)), low, high).astype(int)
 
   def r_squared(self, states: np.ndarray, targets: np.ndarray) -> float:
@@ -102,7 +102,7 @@ def chance_alignment(width: int) -> float:
 
 
 def ranks(logits: np.ndarray, ids: np.ndarray) -> np.ndarray:
-  """Returns 1 + the number of larger logits than that of each id.
+  """Returns 1 + the number of logits larger than the id's, for each id.
 
   Args:
     logits: [..., V].
@@ -137,7 +137,7 @@ def _states(params, tokens: Int[Array, "B P"], length: Int[Array, " B"], *, mode
 
 @dataclasses.dataclass(frozen=True)
 class Modes:
-  """Whether each problem was answered correctly, [M] bool, in the three ways."""
+  """The problems answered correctly, [M] bool, in each of the three ways."""
 
   restricted: np.ndarray
   full: np.ndarray

@@ -28,7 +28,7 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class DpoConfig:
-  """Numbers of `dpo_loss`.
+  """Hyperparameters of `dpo_loss`.
 
   Attributes:
     gamma: multiplies the log-ratios. cDPO's paper has 1.0, its public code 0.1; DPO calls it beta.
@@ -83,7 +83,7 @@ def dpo_loss(chosen: Side, rejected: Side, cfg: DpoConfig = DpoConfig(), *,
 
 
 def _weighted_log_ratio(side: Side, weights) -> Float[Array, "B L"]:
-  """w_t log(pi / pi_ref), 0 where mask is False; no gradient reaches the weights."""
+  """Returns w_t log(pi / pi_ref), 0 where mask is False; no gradient reaches the weights."""
   log_ratio = (masked.masked(side.log_probs, side.mask)
                - masked.masked(side.ref_log_probs, side.mask))
   if weights is None:

@@ -87,7 +87,7 @@ def preference_pairs(group_id: np.ndarray, correct: np.ndarray,
 
 
 def _by_frequency(rows: np.ndarray, answers: Sequence[Hashable]) -> list[tuple[int, int]]:
-  """(first row, number of rows) of each answer among `rows`, the most frequent first."""
+  """Returns (first row, number of rows) of each answer among `rows`, the most frequent first."""
   counts = Counter(answers[row] for row in rows if answers[row] is not None)
   first = {answers[row]: int(row) for row in reversed(rows)}
   return [(first[answer], count) for answer, count in counts.most_common()]

@@ -18,7 +18,7 @@ from jaxrl_llm.rollouts.next_token import row_keys, rules_on, sample_token
 from jaxrl_llm.types import Sampling
 
 TAIL = 0.05  # share of right continuations that later prefixes stay below
-Grade = Callable[[Sequence[int]], bool]  # ids of a whole row -> whether it is right
+Grade = Callable[[Sequence[int]], bool]  # ids of a full row -> whether it is right
 
 
 def probe_critical_tokens(generator: Generator, prompts: Sequence[Sequence[int]],
@@ -97,7 +97,7 @@ def without_token(params, key: jax.Array, sampling: Sampling, *, model, cfg: Sam
 
 @functools.partial(jax.jit, static_argnames=("model", "rules"))
 def _first_tokens(params, rows, key, sampling: Sampling, *, model, rules: frozenset[str]):
-  """The token after each row, [B] int32.
+  """Returns the token after each row, [B] int32.
 
   Args:
     rows: tokens [B, L], length [B], and the token [B] that has probability 0.

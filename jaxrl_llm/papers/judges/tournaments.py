@@ -1,4 +1,5 @@
-"""Rewards from preferences between pairs of completions, without those that contradict each other.
+"""Rewards from preferences between pairs of completions, without preferences that contradict each
+other.
 
 A tournament is an antisymmetric array [n, n]: entry ij > 0 is the weight of the win of i over j, 0
 a tie. Wins that form a cycle rank nothing, so that as little as possible of them is deleted.
@@ -14,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.sparse import csgraph
 
-TIE_COST = 0.1  # of deleting an edge that stands for a tie; deleting a win costs its weight
+TIE_COST = 0.1  # of deleting an edge of a tie; deleting a win costs its weight
 MOST = 16  # completions up to which all orders are compared
 EQUAL = 1e-9  # costs of two orders that differ by less are equal
 
@@ -74,7 +75,7 @@ def kept_wins(preferences: np.ndarray, order: str = "symmetric",
   """Returns the weights [n, n] of the wins that stay, for the arguments of `dgr_rewards`.
 
   More than MOST completions are ordered by their net wins, as the public code does with more than
-  10; equal ones stand in either order, half and half, or with "first" as they came.
+  10; equal ones are in either order, half and half, or with "first" as they came.
   """
   preferences = np.asarray(preferences, float)
   if (preferences.ndim != 2 or not np.isfinite(preferences).all()
@@ -102,14 +103,14 @@ def scaled(net: np.ndarray) -> np.ndarray:
 
 
 def shares(costs: np.ndarray, order: str) -> np.ndarray:
-  """Returns [n, n]: the share of the best orders in which i stands before j.
+  """Returns [n, n]: the share of the best orders in which i comes before j.
 
     best(S) = min over i in S of best(S - i) + sum over j in S - i of costs_ij
     tail(S) = min over i not in S of sum over j in S of costs_ij + tail(S + i)
 
-  An order's cost is the sum of costs_ij over the pairs that stand the other way round, j before i.
-  S runs over the 2^n subsets, as bit masks; the numbers of optimal ways to both sides of each step
-  count the orders without listing them.
+  An order's cost is the sum of costs_ij over the pairs in the opposite order, j before i. S runs
+  over the 2^n subsets, as bit masks; the numbers of optimal ways to both sides of each step count
+  the orders without listing them.
 
   Args:
     costs: [n, n] of the edges from i to j, >= 0, with n <= MOST.

@@ -1,1 +1,1 @@
-"""Number tokens: codecs of numbers as tokens of their own."""
+"""Number tokens: codecs of numbers as separate tokens."""

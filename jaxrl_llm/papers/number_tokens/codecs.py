@@ -1,11 +1,11 @@
 """Number tokens: digits in groups, each of which says its power of ten.
 
-  12345678.1234   12 m 345 k 678 . 123 p 400 pp    variant "marker": a marker is a token of its own
+  12345678.1234   12 m 345 k 678 . 123 p 400 pp    variant "marker": a marker is a separate token
                   12m 345k 678 . 123p 400pp        variant "vocabulary": digits and marker are one
 
-Triadic Suffix Tokenization, arXiv 2604.11582. The scheme is that of its author's converter; the
-paper has no experiments, so nothing is claimed for it. Here digits are moved as text and exponents
-are expanded by `decimal`: no number passes through a float, which the converter's does and loses
+Triadic Suffix Tokenization, arXiv 2604.11582. The scheme is as in its author's converter; the paper
+has no experiments, so nothing is claimed for it. Here digits are moved as text and exponents are
+expanded by `decimal`: no number passes through a float, which the converter's does and loses
 digits.
 """
 
@@ -23,7 +23,7 @@ VARIANTS = ("marker", "vocabulary")
 LETTERS = "kmbtq"  # markers of 10^3 to 10^15; above them e18, e21, ...
 FRACTION = "p"  # repeated by depth
 LEVELS = 5  # published: from 10^-15 to 10^18, 33 orders of magnitude
-MOST_DIGITS = 18  # of a group; 10^18 strings are no vocabulary, but a bound on what is asked for
+MOST_DIGITS = 18  # of a group; 10^18 strings are no vocabulary, but a bound on requests
 
 # [0-9], because \d is also a digit of other scripts, which are no tokens
 _BEFORE = r"(?<!\w)(?<![0-9]\.)"
@@ -64,8 +64,8 @@ class TstNumberCodec:
   left. With padding, fraction groups are filled with zeros on the right: 0.1 and 0.10 become one
   text, so that `decode` gives back an equal number, not the same text. Thousands separators are
   dropped, exponents of up to three digits expanded, and a currency symbol before or a percent sign
-  after the number is set apart by a space; the point is the decimal mark unless the currency is
-  the euro. Words, versions (1.2.3) and codes (v2, 12k) are no numbers and stay as they are.
+  after the number is separated by a space; the point is the decimal mark unless the currency is the
+  euro. Words, versions (1.2.3) and codes (v2, 12k) are no numbers and stay as they are.
 
   `lossless` changes nothing but digits: `decode(encode(text)) == text` (own derivation). Boundary
   groups have as many digits as the text. Separators and exponents then stay text, so 1,234 is two
@@ -73,10 +73,10 @@ class TstNumberCodec:
 
   Attributes:
     variant: "marker" or "vocabulary".
-    group: digits of a group. Other values than 3 are said to be in a later abstract (second hand).
-      Their markers have the same letters, which is our choice, and e<exponent> above them.
+    group: digits of a group. Values other than 3 are from a later abstract (second hand). Their
+      markers have the same letters, which is our choice, and e<exponent> above them.
     pad: fills the leading integer group with zeros, too. The author's converter does not; the
-      paper's third version is said to (second hand, unconfirmed).
+      paper's third version reportedly does (second hand, unconfirmed).
     lossless: as above; not with `pad`.
 
   Raises:
@@ -123,7 +123,7 @@ class TstNumberCodec:
     return "".join([*pieces, text[end:]])
 
   def pieces(self, text: str) -> list[str]:
-    """Returns the pre-tokens: those of the numbers, and the texts between."""
+    """Returns the pre-tokens: the pieces of the numbers, and the texts between."""
     nested = ([piece] if isinstance(piece, str) else piece for piece in self._split(text))
     return list(itertools.chain.from_iterable(nested))
 
@@ -153,11 +153,11 @@ class TstNumberCodec:
   def new_tokens(self, integer_levels: int = LEVELS, fraction_levels: int = LEVELS) -> list[str]:
     """Returns the tokens that a vocabulary with digits and a point lacks.
 
-    Those of the variant "vocabulary" are 10,000 with `pad`: 1,000 for each of the 10 marked levels.
-    Leading groups without padding have 110 more of 1 and 2 digits at each level of integers, and
-    last groups in lossless mode at each level of fractions. For a tokenizer of transformers:
-    `tokenizer.add_tokens([AddedToken(token, single_word=True) for token in codec.new_tokens()])`
-    and model.vocab_size of at least its new length.
+    For the variant "vocabulary" there are 10,000 with `pad`: 1,000 for each of the 10 marked
+    levels. Leading groups without padding have 110 more of 1 and 2 digits at each level of
+    integers, and last groups in lossless mode at each level of fractions. For a tokenizer of
+    transformers: `tokenizer.add_tokens([AddedToken(token, single_word=True) for token in
+    codec.new_tokens()])` and model.vocab_size of at least its new length.
 
     Args:
       integer_levels, fraction_levels: marked levels; the published ones are 5 and 5.
@@ -187,11 +187,11 @@ class TstNumberCodec:
     return [f"{value:0{width}d}" for width in widths for value in range(10**width)]
 
   def _marker(self, level: int) -> str:
-    """The marker of level `level` >= 1 of the integer part."""
+    """Returns the marker of level `level` >= 1 of the integer part."""
     return LETTERS[level - 1] if level <= len(LETTERS) else f"e{level * self.group}"
 
   def _split(self, text: str) -> list[str | list[str]]:
-    """The texts between numbers as they are, and the tokens of each number as a list."""
+    """Returns the texts between numbers as they are, and the tokens of each number as a list."""
     pieces: list[str | list[str]] = []
     end = 0
     for match in (_LOSSLESS_NUMBER if self.lossless else _PADDED_NUMBER).finditer(text):
@@ -204,7 +204,7 @@ class TstNumberCodec:
     return [*pieces, text[end:]]
 
   def _tokens(self, integer: str, fraction: str) -> list[str]:
-    """The tokens of a number of these digits."""
+    """Returns the tokens of a number of these digits."""
     if not integer and not self.lossless:
       integer = "0"
     tokens, depth = [], 0
@@ -220,7 +220,7 @@ class TstNumberCodec:
     return tokens
 
   def _is_token(self, text: str) -> bool:
-    """Whether digits, a marker or both."""
+    """Returns whether a text is digits, a marker or both."""
     return re.fullmatch(rf"[0-9]+{self._markers}?|{self._markers}", text) is not None
 
   @property
@@ -228,7 +228,7 @@ class TstNumberCodec:
     return rf"(?:[{LETTERS}]|e[0-9]+|{FRACTION}+)"
 
   def _number_at(self, text: str, start: int) -> tuple[str, int] | None:
-    """(digits, where it ends) of the number whose tokens begin at `start`, or None."""
+    """Returns (digits, where it ends) of the number whose tokens begin at `start`, or None."""
     space = " " if self.variant == "marker" else ""
     group = re.compile(rf"([0-9]{{1,{self.group}}})(?:{space}({self._markers}))?(?!\w)")
     digits, level, match = "", None, group.match(text, start)
@@ -248,7 +248,7 @@ class TstNumberCodec:
     return (digits, start) if digits else None
 
   def _fraction_at(self, text: str, start: int, group: re.Pattern) -> tuple[str, int]:
-    """(digits, where it ends) of the point and its groups at `start`; none: no digits."""
+    """Returns (digits, where it ends) of the point and its groups at `start`; none: no digits."""
     point = re.compile(r" ?\. ?").match(text, start)
     match = group.match(text, point.end()) if point else None
     digits, depth = "", 1
@@ -259,7 +259,7 @@ class TstNumberCodec:
     return digits, start
 
   def _level(self, marker: str) -> int | None:
-    """The level of a marker of the integer part, 0 for none; None for another marker."""
+    """Returns the level of a marker of the integer part, 0 for none; None for another marker."""
     if marker in LETTERS:
       return LETTERS.index(marker) + 1 if marker else 0
     exponent = int(marker[1:]) if marker[0] == "e" else 0
@@ -268,7 +268,7 @@ class TstNumberCodec:
 
 
 def _parts(match: re.Match) -> tuple[str, str]:
-  """The digits of a number before and after the point, its exponent expanded."""
+  """Returns the digits of a number before and after the point, its exponent expanded."""
   groups = {name: value or "" for name, value in match.groupdict().items()}
   integer = next((groups[name] for name in ("integer", "after_integer", "before_integer")
                   if groups.get(name)), "")

@@ -2,10 +2,10 @@
 
   total = policy loss + coefficient * sum(weights * loss of each token)
 
-The coefficient is a number of the config, or calibrated on the whole optimizer batch. A loss that
-reads advantages has the weights of the policy loss; the others have those of the KL and entropy
-terms, which ignore advantages. The head's token counts where the policy's does, but for the second
-token of a row, which nothing precedes by two.
+The coefficient is a number of the config, or calibrated on the full optimizer batch. A loss that
+reads advantages has the weights of the policy loss; the others have the weights of the KL and
+entropy terms, which ignore advantages. The head's token counts where the policy's does, but for the
+second token of a row, which nothing precedes by two.
 
 Each loss is a term of the loss (objective/terms.py), so `term.name` chooses it.
 
@@ -43,7 +43,7 @@ class MtpInputs:
     mtp_log_probs: [B, L] f32, of the head; 0 where mask is False.
     log_probs: [B, L] f32, of the policy.
     mask: [B, L] bool, True on the policy tokens that the head predicts.
-    advantages: [B, L] f32, those of the policy loss; None where not asked for.
+    advantages: [B, L] f32, as in the policy loss; None where not asked for.
     mtp_anchor_log_probs: [B, L] f32, of the head at the start of the rollout's updates; None where
       not asked for.
     surrogate: the run's estimator, (log_probs, anchor_log_probs, advantages, mask) -> loss of each
@@ -81,7 +81,7 @@ def register(name: str, numbers: type | None = None, *, needs: Collection[str] =
     detached: whether embedding, trunk and output head get no gradient of it.
     calibrate: `calibrate(change, mtp_change, mask, last, cfg) -> coefficient`, from what the
       updates of this rollout changed of the log-probs of the policy and of the head, [B, L] over
-      the whole optimizer batch and 0 where mask is False, and the coefficient of the update before,
+      the full optimizer batch and 0 where mask is False, and the coefficient of the update before,
       at first 0. None: the coefficient is the number `coef`.
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
     **defaults: the hyperparameters and their defaults, instead of `numbers`.
@@ -130,7 +130,7 @@ class MtpTerm(terms.TermEntry):
 
 def _term(inputs: terms.TermInputs, cfg, *, loss: Callable, needs: frozenset[str],
           calibrated: bool) -> terms.TermOutput:
-  """Returns the loss of the head as a term; a coefficient stands in the batch or is `cfg.coef`."""
+  """Returns the loss of the head as a term; the coefficient is in the batch or is `cfg.coef`."""
   batch, mask = inputs.batch, predicted_ahead(inputs.live)
   columns = batch.columns or {}
   anchor = None
@@ -159,7 +159,7 @@ def _term(inputs: terms.TermInputs, cfg, *, loss: Callable, needs: frozenset[str
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-  """Numbers of a loss with a fixed coefficient."""
+  """Hyperparameters of a loss with a fixed coefficient."""
 
   coef: float = option(0.1, "weight of the loss of the head that predicts two tokens ahead",
                        low=0.0)
@@ -187,7 +187,7 @@ register("mtp_policy", Weight, needs={ADVANTAGES, ANCHOR})(_policy)
 
 @dataclasses.dataclass(frozen=True)
 class Occ:
-  """Numbers of `occ`. What is unconfirmed is not said by the sources that we have read."""
+  """Hyperparameters of `occ`. "Unconfirmed" means that the sources we have read do not state it."""
 
   lambda_plus: float = option(1.0, "the coefficient is this times <change, head's change> / "
                               "|head's change|^2", low=0.0)
@@ -206,7 +206,7 @@ def calibrate(change: Float[Array, "B L"], mtp_change: Float[Array, "B L"],
     lambda = lambda_plus <d, d_mtp> / (|d_mtp|^2 + 1e-8)     d = log pi - log anchor
     clamped to [lambda_min, lambda_max]; the last one, or 0, where |d_mtp| = 0
 
-  It stands for <g, g_mtp> / |g_mtp|^2, to which the best coefficient is proportional. What it
+  It replaces <g, g_mtp> / |g_mtp|^2, to which the best coefficient is proportional. What it
   measures depends on the step that made the change: derivations.md derives three cases, of which
   only a step along the head's own gradient gives that number.
 

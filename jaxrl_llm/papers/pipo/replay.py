@@ -26,7 +26,8 @@ EPSILON = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Pipo:
-  """Numbers of `pipo`: a further step on the previous batch, weighted by the change of the reward.
+  """Hyperparameters of `pipo`: a further step on the previous batch, weighted by the change of the
+  reward.
   """
 
   history: int = option(8, "K, mean rewards that the fresh one is compared with", low=2)
@@ -75,7 +76,8 @@ def scaled_advantages(batch: TrainBatch, keep, *, group: bool) -> Float[Array, "
 
 def progress(means: np.ndarray, count: int, fresh: float,
              cfg: Pipo) -> tuple[float, float] | None:
-  """(xi, phi(xi)) of a fresh batch's mean reward against the last K, or None to take no step.
+  """Returns (xi, phi(xi)) of a fresh batch's mean reward against the last K, or None to take no
+  step.
 
     xi = (fresh - mean) / (std + 1e-6), sample std;   phi(x) = x if x >= 0, else negative_slope x
 
@@ -93,8 +95,8 @@ def progress(means: np.ndarray, count: int, fresh: float,
 
 
 def remember(state: PipoState, batch: TrainBatch, fresh: float) -> PipoState:
-  """`state` with this batch and its mean reward `fresh`; a mean that is not finite is left out of
-  the history.
+  """Returns `state` with this batch and its mean reward `fresh`; a mean that is not finite is left
+  out of the history.
   """
   if not np.isfinite(fresh):
     return state.replace(batch=batch)
@@ -103,7 +105,7 @@ def remember(state: PipoState, batch: TrainBatch, fresh: float) -> PipoState:
 
 
 def replayed_batch(rollout, rewards, keep, scores: Scores, *, cfg: BatchConfig) -> TrainBatch:
-  """The whole rollout batch as one optimizer batch with PIPO's scaled advantages."""
+  """Returns the full rollout batch as one optimizer batch with PIPO's scaled advantages."""
   batch, _ = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
   scaled = scaled_advantages(batch, keep, group=advantage_table.spec(cfg.advantage.name).group)
   return with_weights(batch.replace(advantages=scaled), keep, cfg)

@@ -3,7 +3,7 @@
 A row is prompt, thought, prefill, answer, without gaps. The thought ends when its tokens end with
 the closing phrase; in a soft thought these are the most likely tokens of the steps, a shadow that
 the model never reads. Then the prefill opens the answer. A thought that reaches its cap gets phrase
-and prefill. Each row advances by itself, so one loop has rows in every stage.
+and prefill. Each row advances independently, so one loop has rows in every stage.
 
 Source: Soft Tokens, Hard Truths, arXiv 2509.19170.
 """
@@ -32,7 +32,7 @@ from jaxrl_llm.rollouts.next_token import first_arg_max, row_keys, sample_token
 from jaxrl_llm.rollouts.sampler import prefill
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Sampling
 
-FORCED, DONE = 0, 3  # stages beside THOUGHT and ANSWER; 0 is also the turn of text put in
+FORCED, DONE = 0, 3  # stages in addition to THOUGHT and ANSWER; 0 is also the turn of text put in
 NOISE = 2  # folded into a position's key; the other two numbers are of next_token.py
 
 
@@ -165,7 +165,7 @@ def input_noise(keys, width: int) -> Float[Array, "B D"]:
 
 
 def _think(params, hidden, keys, column, mode: ThoughtMode, model) -> _Choice:
-  """The next step of a thought, for all rows."""
+  """Returns the next step of a thought, for all rows."""
   embedding, head = model.embedding(params), model.head(params)
   if not mode.soft:
     token, log_prob = sample_token(hidden, head, (keys, column), Sampling(mode.temperature),
@@ -196,7 +196,7 @@ def _choose(loop: _Loop, thought: _Choice, answer: tuple[Array, Array], embeddin
 
 
 def _start(hidden, cache, width: int, cfg: SoftSamplerConfig) -> _Loop:
-  """The state after the prompt; inputs of `width` coordinates are kept."""
+  """Returns the state after the prompt; inputs of `width` coordinates are kept."""
   rows, size = hidden.shape[0], cfg.longest
   none, columns = jnp.zeros(rows, jnp.int32), jnp.zeros((rows, size), jnp.int32)
   return _Loop(cache=cache, hidden=hidden, step=jnp.int32(0), stage=none + THOUGHT,

@@ -23,7 +23,7 @@ from jaxrl_llm.papers.soft_tokens.mixtures import (
 
 
 class Steps(NamedTuple):
-  """Outputs of one pass over whole rows, for each column. Column 0, which nothing precedes, and
+  """Outputs of one pass over full rows, for each column. Column 0, which nothing precedes, and
   columns where the policy did nothing are meaningless in `means` and `logits`.
 
   Attributes:
@@ -44,7 +44,7 @@ def steps(params, sampled: SoftRollout, mode: ThoughtMode, answer_temperature, *
 
   Recorded inputs are constants: nothing is propagated back through the noise of an earlier step.
   The embeddings of prompts, answers and sampled tokens carry gradients as in any policy. The logits
-  of all columns are held at once, so this is for vocabularies that are small or sharded.
+  of all columns are held in memory together, so this is for vocabularies that are small or sharded.
 
   Args:
     mode, answer_temperature: that the rows were sampled with; temperatures above 0.

@@ -49,7 +49,7 @@ EVALUATION = 2**30  # row ids of evaluations begin here, so that they share no n
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-  """Numbers of a training run.
+  """Settings of a training run.
 
   Attributes:
     updates: optimizer updates, one for each batch of fresh rows.
@@ -161,7 +161,7 @@ def train(params, task: Task, mode: ThoughtMode, cfg: Training, *, policy: Polic
     params: to start from.
     task: its batches have `cfg.prompts` problems.
     mode: kind of the thoughts.
-    policy: its group size is replaced by that of `cfg`.
+    policy: its group size is replaced by `cfg`'s.
     seed: seed of the rows' noise.
   """
   sampling = dataclasses.replace(policy.sampling, group_size=cfg.group_size)

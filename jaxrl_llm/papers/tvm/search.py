@@ -86,7 +86,7 @@ def step_beam_search(generator: Generator, scorer: Scorer, prompts: Sequence[Seq
   """Returns for each prompt its b beams, ended ones first, and then the best score first.
 
   In each step, every beam that has not ended is continued by K / b candidates. A candidate's score
-  is the scorer's for the whole row. The best b of candidates and ended beams are kept; of equal
+  is the scorer's for the full row. The best b of candidates and ended beams are kept; of equal
   scores, the first. With K = b and a constant scorer, the beams are b independent samples.
 
   Args:
@@ -125,7 +125,7 @@ def _continued(beam: Beam, step: Step, cfg: BeamConfig) -> Beam:
 
 
 def _best(group: list[Beam], cfg: BeamConfig) -> list[Beam]:
-  """The best b of a group, the first of equal ones; with `distinct`, copies come last."""
+  """Returns the best b of a group, the first of equal ones; with `distinct`, copies come last."""
   ranked = sorted(group, key=_neg_score)
   if cfg.distinct:
     first = {beam.ids: index for index, beam in reversed(list(enumerate(ranked)))}

@@ -14,9 +14,9 @@ def prefix_value_labels(tokens: Int[Array, "B L"], lengths: Int[Array, " B"],
 
     label_t = sum_m [y^m_1..t = y_1..t] r_m / sum_m [y^m_1..t = y_1..t]
 
-  It estimates V(y_1..t) without further samples, and without bias. A row that has become unique has
-  its own reward from there on. The tree is TEMPO's; prompts may stand in front, because the rows of
-  a group share theirs: the label of the prompt's last token is then the mean of the group.
+  It estimates V(y_1..t) without further samples, and without bias. After a row has become unique,
+  it has its own reward. The tree is TEMPO's; prompts may come first, because the rows of a group
+  share their prompt: the label of the prompt's last token is then the mean of the group.
 
   Args:
     tokens: [B, L], any ids from column `lengths` on.

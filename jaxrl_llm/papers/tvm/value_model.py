@@ -143,7 +143,7 @@ def make_value_step(model: Model, steps: int, learning_rate: float, cfg: ValueLo
 
 
 def _loss(params, batch, *, model, cfg, value: ValueLoss):
-  """`value_loss` with the signature that `train_step` expects; `cfg` is the policy's."""
+  """Returns `value_loss`, with the signature that `train_step` expects; `cfg` is the policy's."""
   del cfg
   return value_loss(params, batch, model=model, cfg=value)
 

@@ -20,7 +20,7 @@ from jaxrl_llm.models import kv_cache
 
 EQUALS, BEGIN, END, PAD = 10, 11, 12, 13
 VOCABULARY = 14
-GIVEN = 5  # digits of the walk that stand in the prompt
+GIVEN = 5  # digits of the walk that are in the prompt
 PROMPT = 2 + GIVEN  # BEGIN, target, the given digits
 
 
@@ -30,7 +30,8 @@ class Walk:
 
   Attributes:
     steps: digits of the response.
-    small: standard deviation of a place's logits around those of `bias`, drawn once from `seed`.
+    small: standard deviation of a place's logits around the logits of `bias`, sampled once from
+      `seed`.
     bias: how much the logit falls with each larger digit.
     slip: probability of stating a wrong sum.
     seed: seed of the logits.
@@ -59,7 +60,7 @@ def step_probabilities(case: Walk) -> np.ndarray:
 def missing_values(case: Walk) -> np.ndarray:
   """Returns the value after n digits of the response, by what is missing to the target modulo 10.
 
-  [steps + 1, 10] float64; the last row is that of a finished walk, before the sum is stated.
+  [steps + 1, 10] float64; the last row is for a finished walk, before the sum is stated.
   """
   values = np.full((case.steps + 1, 10), case.slip / 9)
   values[-1, 0] = 1 - case.slip
@@ -71,7 +72,7 @@ def missing_values(case: Walk) -> np.ndarray:
 
 
 def exact_values(case: Walk, tokens: np.ndarray) -> np.ndarray:
-  """Returns the value after each token of whole rows [B, PROMPT + response], float64.
+  """Returns the value after each token of full rows [B, PROMPT + response], float64.
 
   Columns before the prompt's last token are NaN.
   """
@@ -101,7 +102,7 @@ def rewards(case: Walk, tokens: np.ndarray) -> np.ndarray:
 
 
 def prompts(held_out: bool) -> np.ndarray:
-  """Returns all prompts of one half, [P, PROMPT] int32; those of the other half are others.
+  """Returns all prompts of one half, [P, PROMPT] int32; the other half has different prompts.
 
   Given digits are 0 to 2, and the target is 0 to 4 above their sum, up to 9: likely sums do not
   exceed 9, so that a small network need not learn to count modulo 10 before it learns anything.

@@ -1,8 +1,8 @@
 """Rollouts from an HTTP server, such as vLLM or SGLang; see README.md.
 
   completions.py    the request for a row, and what its answer must hold
-  asking.py         many rows at once
-  client.py         HTTP, and patience
+  asking.py         many concurrent requests
+  client.py         HTTP, with retries
   control.py        how vLLM and SGLang load weights
   weights.py        the folder that is handed over
   sampler.py        all of it, as a run's sampler

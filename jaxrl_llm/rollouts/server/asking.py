@@ -1,4 +1,5 @@
-"""Many rows at once from a server: a bounded number of requests, and rows that fail drawn again."""
+"""Samples many rows from a server: a bounded number of concurrent requests, failed rows resampled.
+"""
 
 import dataclasses
 import functools
@@ -23,7 +24,7 @@ class RequestBatcher:
     client: client of the server.
     model: the name under which it serves the policy.
     limits: what ends a row.
-    in_flight: requests at once.
+    in_flight: concurrent requests.
   """
 
   client: Client
@@ -35,7 +36,7 @@ class RequestBatcher:
            sampling: Sampling) -> tuple[list[Completion], np.ndarray]:
     """Asks for a completion of each prompt.
 
-    An unusable answer is dropped, and the row is drawn again with another seed.
+    An unusable answer is dropped, and the row is sampled again with another seed.
 
     Args:
       prompts: ids of each row.
@@ -82,7 +83,7 @@ class RequestBatcher:
 
   def _row(self, prompt: Sequence[int], seeds: np.random.SeedSequence, sampling: Sampling,
            stop: threading.Event) -> tuple[Completion, int]:
-    """(completion, number of unusable answers before it)."""
+    """Returns (completion, number of unusable answers before it)."""
     numbers = seeds.generate_state(ATTEMPTS) & 0x7FFFFFFF
     for failed, seed in enumerate(numbers):
       body = completions.request(self.model, prompt, int(seed), sampling, self.limits)

@@ -32,8 +32,8 @@ class Client:
 
   Args:
     url: its address, such as http://host:8000.
-    in_flight: connections at once.
-    timeout: seconds in which the whole answer to a request must be there.
+    in_flight: concurrent connections.
+    timeout: seconds in which the complete answer to a request must arrive.
     patience: seconds without any answer after which `with_retries` gives up.
   """
 
@@ -75,7 +75,7 @@ class Client:
       return None
 
   def _answer(self, method: str, path: str, body: dict | None) -> tuple[int, bytes]:
-    """(status, content) of an answer that is complete in time.
+    """Returns (status, content) of an answer that is complete in time.
 
     The time limits of `requests` are for each read, so that a server which sends a byte now and
     then would never be late. A thread reads; it is abandoned if it hangs in the answer's head.
@@ -172,6 +172,6 @@ class Client:
 
 
 def _line(content: bytes) -> str:
-  """The beginning of a text, in one line."""
+  """Returns the beginning of a text, in one line."""
   text = content[:2000].decode("utf-8", errors="replace")
   return " ".join(text.split())[:300] or "(no text)"

@@ -2,7 +2,7 @@
 
 vLLM (`CompletionRequest` in vllm/entrypoints/openai/completion/protocol.py, read at 002032e) and
 SGLang (`CompletionRequest` in sglang/srt/entrypoints/openai/protocol.py, read in 0.5.23) share
-these fields. README.md says which ones are theirs beyond OpenAI's.
+these fields. README.md lists the fields that these two add to OpenAI's.
 """
 
 import dataclasses
@@ -112,7 +112,7 @@ def parse(answer, prompt: Sequence[int], limits: Limits) -> Completion:
 
 
 def _checked_end(tokens: list[int], reason: str, limits: Limits) -> int:
-  """Why the row ended, STOP_*, if its tokens agree with what the server says."""
+  """Returns why the row ended, STOP_*, if its tokens agree with what the server says."""
   if not 0 < len(tokens) <= limits.max_new_tokens:
     raise AnswerError(f"{len(tokens)} tokens; allowed are 1 to {limits.max_new_tokens}")
   first = next((i for i, token in enumerate(tokens) if token in limits.stop_ids), None)
@@ -157,7 +157,7 @@ def _log_probs(choice) -> list[float]:
 
 
 def _stop_id(choice) -> int:
-  """The token that ended the row, by vLLM's name and by SGLang's."""
+  """Returns the token that ended the row, by vLLM's name and by SGLang's."""
   stop_id = choice.get("stop_reason", choice.get("matched_stop"))
   if type(stop_id) is not int:
     raise AnswerError("token_logprobs has one entry more than token_ids, and no stop token is "

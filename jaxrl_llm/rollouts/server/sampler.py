@@ -29,7 +29,7 @@ class ServedParams:
 
   Attributes:
     weights: the folder, and its checksum.
-    seconds: that it took to write and load it.
+    seconds: time to write and load it.
   """
 
   weights: Weights
@@ -41,7 +41,7 @@ class ServerSampler:
 
   Args:
     cfg: config of the server.
-    model: whose parameters `prepare` gets.
+    model: the model whose parameters `prepare` gets.
     tokenizer: tokenizer of the policy.
     limits: what ends a row.
     group_size: rows of each prompt, which lie together.
@@ -59,10 +59,10 @@ class ServerSampler:
   def prepare(self, params: Params) -> ServedParams:
     """Writes the parameters as a Hugging Face folder, and lets the server load it.
 
-    They are in the compute dtype, which a server takes over unless it is told another one.
+    They are in the compute dtype, which a server takes over unless its options name another one.
 
     Raises:
-      ServerError: it does not, or another version is there afterwards.
+      ServerError: it does not, or has another version afterwards.
       OSError: the folder cannot be written.
     """
     begin = time.perf_counter()
@@ -75,8 +75,7 @@ class ServerSampler:
              problems=None) -> tuple[Rollout, dict[str, float]]:
     """Samples a row for each prompt. Seeds follow from the key and the row id.
 
-    Rows are dropped, and all of them drawn again, if the server has other weights after them than
-    before.
+    If the server's weights changed meanwhile, all rows are dropped and sampled again.
 
     Args:
       params: from `prepare`.

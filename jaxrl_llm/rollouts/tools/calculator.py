@@ -44,7 +44,7 @@ _LOG = logging.getLogger(__name__)
 _LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 EXPONENT_DIGITS = 9  # of a literal; one with more is out of any bound
 PLACES = 20  # decimal places up to which a terminating decimal is written in full
-DIGITS = 12  # significant digits of all other numbers that are not whole
+DIGITS = 12  # significant digits of all other numbers that are no integers
 
 
 class RefusedError(Exception):
@@ -56,10 +56,10 @@ class Calculator:
 
   The language has + - * / // % **, parentheses, abs, min, max and round. Decimals are exact
   (0.1 + 0.2 is 0.3) and so is division. `//`, `%` and round follow Python's rules. Exponents are
-  whole numbers.
+  integers.
 
-  A whole result is written as a whole number, and a decimal that ends within 20 places in full. Any
-  other result is rounded half to even to 12 significant digits, or more if the whole part is
+  An integer result is written as an integer, and a decimal that ends within 20 places in full. Any
+  other result is rounded half to even to 12 significant digits, or more if the integer part is
   longer.
 
   Args:

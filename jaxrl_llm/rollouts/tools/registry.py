@@ -100,7 +100,7 @@ def make_tool(name: str, cfg=None, workers: int = 1) -> Tool:
 
   Args:
     cfg: an instance of its hyperparameters; None: their defaults.
-    workers: threads that call it at once.
+    workers: threads that call it concurrently.
 
   Raises:
     ConfigError: an unknown name, a tool that does not start, or one that is no `Tool`.
@@ -138,7 +138,7 @@ def _probe(entry: ToolEntry, cfg) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PythonNumbers:
-  """Numbers of `python`: what one program may use; see `python_sandbox.Limits`."""
+  """Hyperparameters of `python`: what one program may use; see `python_sandbox.Limits`."""
 
   timeout: float = option(Limits.timeout, "wall-clock time of a program, seconds", low=0.05)
   cpu_seconds: int = option(Limits.cpu_seconds, "processor time of a program, seconds", low=1,
@@ -152,7 +152,7 @@ class PythonNumbers:
 
 @register(OF_TASK)
 def of_task(text: str, cfg) -> str:
-  """Stands for the tool that the task brings."""
+  """Placeholder for the tool that the task brings."""
   raise ConfigError("tool.name = 'task': the task brings no tool")
 
 

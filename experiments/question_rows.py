@@ -76,7 +76,7 @@ ROWS = (
             "no ratio", "GRPO", "GSPO", "CISPO", "MinPRO", "CTPO", "full sequence")),
         "GRPO stays low, CISPO collapses, MinPRO keeps rising (2601.22718, second-hand)",
         beside_reference),
-    Row("staleness_long", "and on completions of 128 tokens?", "`sweep.py --jobs=2`, 1 core-hour",
+    Row("staleness_long", "and on completions of 128 tokens?", "`sweep.py --jobs=2`, 2 core-hours",
         "mean sampled accuracy over the run at staleness 8: {:.2f} (GRPO), {:.2f} (MinPRO), {:.2f} "
         "(CTPO without its correction)",
         tuple(Place("sweep.py, comparison", (name,), "mean over the run")

@@ -59,7 +59,7 @@ def _modules() -> dict[str, str]:
 
 
 MODULES = _modules()  # name before -> name now
-# Packages of which nothing is left.
+# Packages that no longer exist.
 PACKAGES = ("jaxrl_llm.analysis",)
 
 

@@ -61,7 +61,7 @@ _CORE = {
         recipe("ctpo", "grpo", "sequence", **_SEQUENCE_TIS),
     "ctpo_geomean":
         recipe("ctpo_geomean", "grpo", "sequence", **_SEQUENCE_TIS),
-    # Its bounds are unpublished; these are those of `cispo`: above only.
+    # Its bounds are unpublished; these are `cispo`'s: above only.
     "minpro":
         recipe("minpro", "grpo", "token", estimator__clip_high=4.0),
     "prefix_power":

@@ -138,7 +138,7 @@ class TokenStats:
     mtp_log_probs: f32, of the given token under the head that predicts two tokens ahead, from the
       tokens up to the one but last before it; 0 in columns 0 and 1. At padding it means nothing.
     routing: [N, R, S, k] int32, the experts that each layer sent the token to; padding is routed
-      too. R rows of S tokens are those of the network: [B, L], or the bins of packed rows.
+      too. R rows of S tokens are the network's: [B, L], or the bins of packed rows.
   """
 
   log_probs: Array
@@ -202,9 +202,9 @@ class Bins:
   Attributes:
     capacity: C, tokens of a bin.
     rows: K, rows of a bin, of which some may be empty.
-    shared: [R] int32, how many tokens at the beginning of a row are not laid down again, because
-      they are also those of the last row before it in the bin that has 0 here; None: 0 everywhere.
-      Rows that share with the same row have the same number.
+    shared: [R] int32, tokens at the beginning of a row that are not stored again, because the last
+      row before it in the bin with 0 here begins with the same tokens; None: 0 everywhere. Rows
+      that share with the same row have the same number.
   """
 
   capacity: int = struct.field(pytree_node=False)
@@ -417,7 +417,7 @@ class Problem:
     answer: what the verifier compares a completion with.
     demonstration: a worked completion; None where the task has none.
     id: unique in the task.
-    context: messages of the problem's own before the prompt, as (role, content).
+    context: the problem's own messages before the prompt, as (role, content).
     teacher: name of the teacher of its completions, where `teacher.pretrained` has several.
   """
 
@@ -472,7 +472,7 @@ class Task(Protocol):
   has_demonstrations: bool
 
   def batch(self, index: int, shard: int = 0, shards: int = 1) -> list[Problem]:
-    """Returns training problems of batch `index`: the contiguous share of process `shard` of
+    """Returns the training problems of batch `index`: the contiguous share of process `shard` of
     `shards`.
     """
 
@@ -482,7 +482,7 @@ class Task(Protocol):
     """
 
   def render(self, problem: Problem) -> list[int]:
-    """Returns token ids of the prompt."""
+    """Returns the token ids of the prompt."""
 
   def reward(self, problem: Problem, completion: str) -> Reward:
     """Returns the verdict on one completion, given as text."""
@@ -491,13 +491,13 @@ class Task(Protocol):
     """Returns the verdicts on problems[i] and completions[i], in order."""
 
   def longest_prompt(self) -> int:
-    """Returns tokens of the longest prompt."""
+    """Returns the number of tokens of the longest prompt."""
 
   def longest_demonstration(self) -> int:
-    """Returns tokens of the longest demonstration."""
+    """Returns the number of tokens of the longest demonstration."""
 
   def demonstration(self, problem: Problem) -> list[int]:
-    """Returns completion ids of the demonstrated answer, the end of sequence included."""
+    """Returns the completion ids of the demonstrated answer, the end of sequence included."""
 
   def demonstration_mask(self, problem: Problem) -> list[bool]:
     """Returns True on the ids of `demonstration` that the policy writes."""

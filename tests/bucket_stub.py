@@ -8,6 +8,7 @@ standard input ends, and prints its address.
 import http.server
 import json
 import os
+import re
 import sys
 import threading
 import urllib.parse
@@ -30,6 +31,7 @@ class Bucket(http.server.ThreadingHTTPServer):
   Attributes:
     objects: by (bucket, name).
     writes: names in the order in which they were written.
+    left: writes until those that follow are held, see `hold_after`.
     conditional: whether conditions on generations are honoured.
   """
 
@@ -40,7 +42,21 @@ class Bucket(http.server.ThreadingHTTPServer):
     self.objects: dict[tuple[str, str], Stored] = {}
     self.writes: list[str] = []
     self.guard, self.generation, self.conditional = threading.Lock(), 0, conditional
+    self.pattern: str | None = None
+    self.left, self.over = 0, threading.Event()
     threading.Thread(target=self.serve_forever, daemon=True).start()
+
+  def hold_after(self, pattern: str, count: int) -> None:
+    """After `count` more writes of such a name no other one is done, until `let_go`, which drops
+    those that wait: a client is killed there and not later, however slow the killer is.
+    """
+    with self.guard:
+      self.pattern, self.left, self.over = pattern, count, threading.Event()
+
+  def let_go(self) -> None:
+    with self.guard:
+      self.pattern = None
+      self.over.set()
 
   @property
   def address(self) -> str:
@@ -60,12 +76,17 @@ class Bucket(http.server.ThreadingHTTPServer):
   def write(self, place: tuple[str, str], content: bytes, query: dict[str, str]) -> Stored | None:
     """Stores an object; None if the conditions do not hold."""
     with self.guard:
-      if self.refuses(place, query):
-        return None
-      self.generation += 1
-      self.objects[place] = Stored(content, self.generation)
-      self.writes.append(place[1])
-      return self.objects[place]
+      over = self.over
+      if self.pattern is None or self.left > 0:
+        if self.refuses(place, query):
+          return None
+        self.generation += 1
+        self.objects[place] = Stored(content, self.generation)
+        self.writes.append(place[1])
+        self.left -= self.pattern is not None and bool(re.search(self.pattern, place[1]))
+        return self.objects[place]
+    over.wait()
+    return None
 
   def delete(self, place: tuple[str, str], query: dict[str, str]) -> int:
     """Removes an object; returns the status."""

@@ -142,28 +142,36 @@ def test_unknown_names_list_those_of_plugins_too(tmp_path):
       table["mien"]
 
 
-def registered_in_each_thread(plugin) -> list[bool]:
-  """Whether a plugin's estimator is there after loading, in two threads that load it at once."""
-  barrier, seen = threading.Barrier(2), []
+def registered_in_each_thread(folder, monkeypatch, seconds: float) -> list[bool]:
+  """Whether a plugin's estimator is there after loading, in a thread that loads it and in one that
+  begins to while the file is read; the file waits for the second one, so many seconds at most.
+  """
+  reading, ended, seen = threading.Event(), threading.Event(), []
+  monkeypatch.setattr(threading, "of_this_test", (reading, ended), raising=False)
+  path = folder / "slow.py"
+  path.write_text("import threading\nreading, ended = threading.of_this_test\nreading.set()\n"
+                  f"ended.wait({seconds})\n{ESTIMATOR}  return log_probs, {{}}\n")
 
   def load():
-    barrier.wait()
-    load_plugins((str(plugin),))
+    load_plugins((str(path),))
     seen.append("own" in registry.ESTIMATORS.names())
 
-  threads = [threading.Thread(target=load) for _ in range(2)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
+  first = threading.Thread(target=load)
+  first.start()
+  assert reading.wait(300)
+  second = threading.Thread(target=load)
+  second.start()
+  (first if seconds < 1 else second).join()
+  ended.set()
+  first.join()
+  second.join()
   return seen
 
 
 @pytest.mark.parametrize("lock", [None, contextlib.nullcontext()], ids=["right", "wrong"])
 def test_two_threads_load_a_plugin_once(tmp_path, monkeypatch, lock):
   """Without a lock, the second thread takes a file that is still read for a loaded one."""
-  path = tmp_path / "slow.py"
-  path.write_text("import time\ntime.sleep(0.3)\n" + ESTIMATOR + "  return log_probs, {}\n")
   if lock is not None:
     monkeypatch.setattr(plugins, "LOCK", lock)
-  assert (registered_in_each_thread(path) == [True, True]) is (lock is None)
+  found = registered_in_each_thread(tmp_path, monkeypatch, 0.3 if lock is None else 300.0)
+  assert (found == [True, True]) is (lock is None)

@@ -121,7 +121,7 @@ class Judge(http.server.BaseHTTPRequestHandler):
     asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
     type(self).seen += 1
     if type(self).seen == 20:  # after the probe and both evaluations of 8: a training row
-      time.sleep(4)
+      time.sleep(60)
       return
     body = json.dumps({"score": len(asked["completion"]) / 100}).encode()
     self.send_response(200)
@@ -139,7 +139,7 @@ def test_a_late_judge_leaves_its_row_out_and_no_other(tmp_path):
   threading.Thread(target=server.serve_forever, daemon=True).start()
   try:
     url = f"--config.reward.url=http://127.0.0.1:{server.server_port}"
-    run("judge", tmp_path, url)
+    run("judge", tmp_path, url, "--config.reward.timeout=20")  # a busy machine is slow for all rows
   finally:
     server.shutdown()
   rows = [json.loads(line) for path in sorted((tmp_path / "rollouts").glob("*.jsonl"))

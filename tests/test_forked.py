@@ -19,11 +19,14 @@ gc.collect()  # of what the server had: it may not close these
 print([os.fstat(file.fileno()).st_ino == os.stat(os.devnull).st_ino for file in files].count(True))
 
 atexit.register(print, "at the exit")
-threading.Thread(target=lambda: (time.sleep(0.3), print("thread", flush=True))).start()
+at_end = threading.Event()
+threading.Thread(
+    target=lambda: (at_end.wait(), time.sleep(0.3), print("thread", flush=True))).start()
 print(len(jax.devices()), jax.config.jax_compilation_cache_dir, jax.config.jax_enable_x64)
 print(sys.argv, os.getcwd(), sys.path[0], __name__, os.environ.get("WORD"), sys.stdin.read(),
       os.environ["XLA_FLAGS"], signal.getsignal(signal.SIGINT))
 print("an error", file=sys.stderr, flush=True)
+at_end.set()
 {"returns": lambda: None, "status": lambda: sys.exit(3), "raises": lambda: 1 / 0,
  "interrupt": lambda: os.kill(os.getpid(), signal.SIGINT)}[sys.argv[1]]()
 """
@@ -45,7 +48,7 @@ def variables(devices: int = 3, **more: str) -> dict[str, str]:
 def ended(begin, script, how: str, environment: dict[str, str]) -> tuple[int, str, str]:
   """(exit status, output, last line of errors)."""
   process = begin([str(script), how, "--flag"], script.parent, environment)
-  out, errors = process.communicate(timeout=60)
+  out, errors = process.communicate(timeout=300)
   return process.returncode, out, errors.splitlines()[-1]
 
 
@@ -63,14 +66,14 @@ def test_it_ends_as_an_interpreter_does(how, script):
 
 def test_signals_and_time_limits(tmp_path):
   path = tmp_path / "waits.py"
-  path.write_text("import time\nprint('up', flush=True)\ntime.sleep(60)\n")
+  path.write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
   with open(tmp_path / "log", "w+") as log:
     process = forked.Command([str(path)], tmp_path, variables(), log)
     with pytest.raises(subprocess.TimeoutExpired):
       process.wait(0.05)
     assert process.poll() is None
     process.terminate()
-    assert process.wait(10) == process.poll() == -signal.SIGTERM
+    assert process.wait(300) == process.poll() == -signal.SIGTERM
     process.kill()  # of one that has ended: nothing
   with pytest.raises(ProcessLookupError):
     os.kill(process.pid, 0)

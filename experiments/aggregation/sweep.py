@@ -138,13 +138,8 @@ def length_row(measured: list[dict]) -> tuple[str, ...]:
 
 def screened(results: dict[str, dict]) -> list[tuple]:
   """Returns a row for each aggregation: mean over the run and final accuracy at each step."""
-  def short(result: dict | None) -> str:
-    if result is None:
-      return tables.MISSING
-    measured = result["measured"]
-    return f"{accuracy.mean_sampled(measured):.2f}, {measured['sampled'][-1]:.2f}"
-
-  return [(name, *(short(results.get(cell(name, step, SCREENING).name)) for step in STEPS))
+  return [(name, *(accuracy.screening_cell(results.get(cell(name, step, SCREENING).name))
+                   for step in STEPS))
           for name in AGGREGATIONS]
 
 

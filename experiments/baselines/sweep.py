@@ -86,10 +86,8 @@ def best_rate(results: dict[str, dict], samples: str, name: str) -> str | None:
   """Returns the learning rate with the highest mean over the run on the screening's seed; None
   before all have results.
   """
-  keys = {rate: f"{_group(samples, name, rate)}_seed{SCREENING}" for rate in RATES}
-  if not results.keys() >= set(keys.values()):
-    return None
-  return max(RATES, key=lambda rate: accuracy.mean_sampled(results[keys[rate]]["measured"]))
+  return accuracy.best_step(results, {
+      rate: f"{_group(samples, name, rate)}_seed{SCREENING}" for rate in RATES})
 
 
 def measure(run: RunFolder) -> dict:
@@ -154,14 +152,8 @@ def training_table(results: dict[str, dict]) -> str:
 
 def screening_table(results: dict[str, dict]) -> str:
   """A row for each number of samples and baseline: mean over the run and final accuracy."""
-  def text(key: str) -> str:
-    if key not in results:
-      return tables.MISSING
-    measured = results[key]["measured"]
-    return f"{accuracy.mean_sampled(measured):.2f}, {measured['sampled'][-1]:.2f}"
-
-  rows = [(samples, name, *(text(f"{_group(samples, name, rate)}_seed{SCREENING}")
-                            for rate in RATES))
+  rows = [(samples, name, *(accuracy.screening_cell(
+      results.get(f"{_group(samples, name, rate)}_seed{SCREENING}")) for rate in RATES))
           for samples, name in itertools.product((FEW, MANY), TRAINED)]
   return tables.markdown_table(("samples", "baseline", *RATES), rows)
 

@@ -95,10 +95,7 @@ def best_step(results: dict[str, dict], age: int, name: str) -> str | None:
   """Returns the step with the highest mean over the run on the screening's seed; None before all
   steps have results.
   """
-  keys = {step: key_of(age, name, step, SCREENING) for step in STEPS}
-  if not results.keys() >= set(keys.values()):
-    return None
-  return max(STEPS, key=lambda step: accuracy.mean_sampled(results[keys[step]]["measured"]))
+  return accuracy.best_step(results, {step: key_of(age, name, step, SCREENING) for step in STEPS})
 
 
 def added(name: str, preset: str, flags: tuple[str, ...], seeds: int) -> list[Cell]:
@@ -157,15 +154,8 @@ def screened(results: dict[str, dict]) -> list[tuple]:
     if result["seed"] == SCREENING:
       age, name, step = parts(sweep_results.group(key))
       groups.setdefault((age, name), {})[step] = result
-  return [(*key, *(_short(steps.get(step)) for step in STEPS))
+  return [(*key, *(accuracy.screening_cell(steps.get(step)) for step in STEPS))
           for key, steps in sorted(groups.items(), key=_order)]
-
-
-def _short(result: dict | None) -> str:
-  if result is None:
-    return tables.MISSING
-  measured = result["measured"]
-  return f"{accuracy.mean_sampled(measured):.2f}, {measured['sampled'][-1]:.2f}"
 
 
 def progress(results: dict[str, dict]) -> str:

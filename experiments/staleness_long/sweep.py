@@ -2,7 +2,7 @@
 
   python experiments/staleness_long/sweep.py --list
   python experiments/staleness_long/sweep.py --jobs=2
-  python experiments/staleness_long/sweep.py --seeds=5      two seeds more
+  python experiments/staleness_long/sweep.py --seeds=9      two seeds more
   python experiments/staleness_long/sweep.py --render
 
 Three methods of ../staleness at one staleness, each at the step that its screening chose for
@@ -19,7 +19,7 @@ from jaxrl_llm.lab.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
 
 HERE = Path(__file__).parent
-SEEDS = (0, 1, 2)
+SEEDS = tuple(range(7))
 AGE, ITERATIONS = 8, 45
 REFERENCE = "GRPO"  # what the others are compared with
 # Preset, and what is set beside it. As in ../staleness, CTPO has no weight between the policy that

@@ -131,13 +131,8 @@ def verdicts(results: dict[str, dict]) -> list[tuple]:
 
 def screened(results: dict[str, dict]) -> list[tuple]:
   """Returns a row for each method: mean over the run and final accuracy at each step."""
-  def short(result: dict | None) -> str:
-    if result is None:
-      return tables.MISSING
-    measured = result["measured"]
-    return f"{accuracy.mean_sampled(measured):.2f}, {measured['sampled'][-1]:.2f}"
-
-  return [(name, *(short(results.get(key_of(name, step, SCREENING))) for step in STEPS))
+  return [(name, *(accuracy.screening_cell(results.get(key_of(name, step, SCREENING)))
+                   for step in STEPS))
           for name in METHODS]
 
 

@@ -16,7 +16,7 @@ def copied(cfg: Config) -> Config:
   """Returns a config whose addresses in buckets are paths of local copies (folders.local_copy).
 
   Raises:
-    ConfigError: nothing is there, or an address is of another service; naming the key.
+    ConfigError: the address holds nothing, or is of another service; naming the key.
   """
   values = to_dict(cfg)
   local = {key: _copied(entry, key) for key, entry in values.items() if key not in UNREAD}

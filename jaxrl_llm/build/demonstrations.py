@@ -24,7 +24,7 @@ class Demonstrations(Dataset):
   """Problems of a file with worked completions."""
 
   def fit(self, width: int, heldout_problems: list[Problem]) -> None:
-    """Leaves out rows of more than `width` tokens, and those with the text of a held-out problem.
+    """Leaves out rows of more than `width` tokens, and rows with the text of a held-out problem.
 
     Raises:
       ConfigError: a row has no demonstration, or no row is left.

@@ -138,7 +138,7 @@ def _rollout_devices_fix(mesh: MeshConfig, count: int, max_devices: int,
                          sampled: list[tuple[str, int]], trained: list[tuple[str, int]]) -> str:
   """Suggests a value of mesh.rollout for an error message, or '' if no value divides the rows.
 
-  Of several values, suggests the one nearest to half of the `count` devices.
+  If several values fit, it is the one nearest to half of the `count` devices.
 
   Args:
     max_devices: devices that may sample.

@@ -178,7 +178,7 @@ def lacking_methods(task: Task) -> list[str]:
 
 
 def check_task(cfg: TaskConfig, task: Task, prompts: int) -> None:
-  """Asks the task for the problems that are needed: held-out ones, and those of a batch.
+  """Asks the task for the problems that are needed: held-out ones, and a batch.
 
   Args:
     prompts: problems of a batch; 0: none is needed.
@@ -218,7 +218,7 @@ def _check_verdict(task: Task, problem: Problem) -> None:
 
 
 def check_rewards(task: Task, heldout_problems: int) -> None:
-  """Asks each reward of the user's own for one verdict; raises as `RewardedTask.check`."""
+  """Asks each of the user's own rewards for one verdict; raises as `RewardedTask.check`."""
   if isinstance(task, RewardedTask):
     problems = task.heldout(1) if heldout_problems else task.batch(1)
     completion = problems[0].demonstration or problems[0].answer

@@ -42,7 +42,7 @@ class Sampler:
 
   Attributes:
     sampling: temperature and vocabulary of the training rollouts.
-    mesh: the devices that train; prompts are placed on those of this process, and rollouts come
+    mesh: the devices that train; prompts are placed on this process's devices, and rollouts come
       back to all of them.
     rollout_mesh: the devices that sample: those of `mesh` in this process, unless mesh.rollout
       reserves some.

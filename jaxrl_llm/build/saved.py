@@ -82,7 +82,7 @@ def choose(workdir: str | Path, which: str | int = "latest") -> int:
   or the named one.
 
   Raises:
-    ConfigError: it does not exist; the message lists those there are.
+    ConfigError: it does not exist; the message lists the existing ones.
   """
   saved_iterations = checkpoints.iterations(workdir)
   best_iterations = checkpoints.iterations(workdir, BEST)

@@ -58,7 +58,7 @@ def _is_address(url: str) -> bool:
 
 
 def _check_rules(server: ServerConfig, vocabulary: VocabularyConfig) -> None:
-  """Checks that behavior log-probs are those of the distribution that was sampled from."""
+  """Checks that behavior log-probs are from the distribution that was sampled from."""
   rules = vocabulary.rules if vocabulary.side in ("both", "sampler") else {}
   if rules and not APIS[server.api].prunes:
     able = ", ".join(name for name, api in APIS.items() if api.prunes)

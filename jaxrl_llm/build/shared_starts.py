@@ -109,7 +109,7 @@ def reserved(name: str | None) -> Iterator[None]:
 
 
 def store(name: str | None, path: Path) -> None:
-  """Copies the start at `path` into the shared folder, unless it is there or too large.
+  """Copies the start at `path` into the shared folder, unless it exists already or is too large.
 
   Args:
     name: as in `fetch`.
@@ -122,7 +122,7 @@ def store(name: str | None, path: Path) -> None:
     shutil.copytree(path, temporary / FILES)
     (temporary / MANIFEST).write_text(json.dumps(hashes(temporary / FILES)))
     if not (folder / name / MANIFEST).is_file():
-      cache.remove(folder / name)  # what a killed process left of one that it removed
+      cache.remove(folder / name)  # left by a process that was killed while it removed one
     try:
       temporary.rename(folder / name)
     except OSError:
@@ -161,8 +161,8 @@ def _digest(path: Path) -> str:
 def key(cfg: Config, learner: Learner) -> str | None:
   """Returns the name of a warm start: a hash of all that it is made of.
 
-  None if it is not to be shared: there is no shared folder, nothing is trained, or the problems
-  come from a hub and may change.
+  None if it cannot be shared: there is no shared folder, nothing is trained, or the problems come
+  from a hub and may change.
   """
   if not cfg.warm_start.steps or jax.process_count() > 1:
     return None

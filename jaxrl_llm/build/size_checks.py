@@ -1,7 +1,7 @@
 """Refuses sizes whose arrays cannot exist on the machine, before minutes pass without a line.
 
-Only what a run certainly holds is counted, so that nothing is refused that could run. What a run
-will need in full is `experiments/plan.py`'s to say.
+Only what a run certainly holds is counted, so that nothing is refused that could run.
+`experiments/plan.py` computes what a run needs in full.
 """
 
 import decimal

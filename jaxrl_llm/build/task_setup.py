@@ -46,7 +46,7 @@ class TaskSections(NamedTuple):
 
   @classmethod
   def of(cls, cfg) -> "TaskSections":
-    """Returns those of a config that has the shapes of its checkpoint."""
+    """Returns the sections of a config that has the shapes of its checkpoint."""
     return cls(cfg.task, cfg.reward, cfg.rollout, cfg.tool, cfg.environment, cfg.warm_start,
                cfg.seed, cfg.model.vocab_size)
 

@@ -58,9 +58,9 @@ class ByRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Teachers:
-  """One teacher of all problems, or several by name, of which each problem names its own.
+  """One teacher for all problems, or several by name; then each problem names its teacher.
 
-  The parameters of all that were asked once stay on the devices.
+  Parameters of teachers that were used once stay on the devices.
 
   Attributes:
     by_name: the only one has the name "".
@@ -119,7 +119,7 @@ class Teachers:
     return names.index(problem.teacher)
 
   def check(self, task: Task) -> None:
-    """Refuses problems without a teacher: of a file all, else those of the first batch.
+    """Refuses problems without a teacher: checks all problems of a file, otherwise the first batch.
 
     Raises:
       ConfigError: as `index`.

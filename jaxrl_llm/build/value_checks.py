@@ -90,7 +90,7 @@ def _check_row(r: RolloutConfig, shards: int, budget: int, bin_tokens: int) -> N
 
 
 def _check_set(name: str, section: EvaluationSetConfig, default_samples: int) -> None:
-  """Refuses a temperature of a set of which no completion is sampled."""
+  """Refuses a temperature for a set without sampled completions."""
   samples = default_samples if section.samples is None else section.samples
   if section.temperature is not None and not samples:
     raise ConfigError(

@@ -13,7 +13,7 @@ from jaxrl_llm.fields import SHOWN, ConfigError, Problems, checked, options, sho
 from jaxrl_llm.registry import Choice
 
 NAME = "<name>"  # of a section whose name the user chooses, in listings and messages
-# Keys of former versions, which a run's folder may have, and what took their place.
+# Keys of former versions, which a run's folder may have, and their replacements.
 REMOVED = {
     "model.value_head": "it is on where the advantage needs values: advantage.name=gae",
     "rollout.compaction": "the last completions are always gathered into a batch of half the size",

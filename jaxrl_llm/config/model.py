@@ -11,7 +11,7 @@ EXPERTS = when(".num_experts")
 
 @dataclasses.dataclass(frozen=True)
 class RopeScalingConfig:
-  """Stretching of the rotary frequencies for contexts longer than those of pretraining."""
+  """Stretching of the rotary frequencies for contexts longer than in pretraining."""
 
   name: str = option("none", "how the frequencies are stretched", choices=("none", "linear",
                                                                            "llama3", "yarn"))

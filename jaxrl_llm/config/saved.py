@@ -34,7 +34,7 @@ def read_saved(path: Path, fix: str) -> dict:
 
 
 def permit(content: dict, plugins: str, path: Path) -> None:
-  """Refuses a run's config that names plugins beyond those of the flag --plugins.
+  """Refuses a run's config that names plugins which the flag --plugins does not name.
 
   To import a plugin is to run its code, and a run's folder may come from elsewhere.
 

@@ -47,7 +47,7 @@ def _is_summed(head: str, breakdown: str) -> bool:
 
 
 def without_brackets(text: str) -> str:
-  """Returns a text without the brackets that hold remarks; those of formulas stay."""
+  """Returns a text without the brackets that hold remarks; brackets of formulas stay."""
   return _BRACKETS.sub("", text)
 
 

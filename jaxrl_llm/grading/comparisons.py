@@ -7,11 +7,26 @@ import dataclasses
 import re
 from fractions import Fraction
 
-from jaxrl_llm.grading import dates, inequalities, latex, letters, parts, units, wordnumbers
+from jaxrl_llm.grading import (
+  congruences,
+  dates,
+  inequalities,
+  latex,
+  letters,
+  parts,
+  units,
+  wordnumbers,
+)
 from jaxrl_llm.grading.conclusions import worded
 from jaxrl_llm.grading.latex import normalize
-from jaxrl_llm.grading.quantities import Quantity, equal, quantity
-from jaxrl_llm.grading.variables import kept_variables, one_parameter, unindexed
+from jaxrl_llm.grading.quantities import Quantity, equal, quantity, total
+from jaxrl_llm.grading.variables import (
+  kept_variables,
+  one_constant,
+  one_parameter,
+  unindexed,
+  unnamed,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +78,7 @@ def compare(gold: str, answer: str) -> Verdict | Question:
   """Returns the verdict on two formulas, or the question that is left for algebra.
 
   They are compared as strings, as labels of options, ratios, numerals with a base, numbers with
-  units, and words. What no comparison decides is a question.
+  units, and words. An undecided pair is a question.
 
   Args:
     gold: LaTeX without box, perhaps of `with_tolerance`.
@@ -77,9 +92,12 @@ def compare(gold: str, answer: str) -> Verdict | Question:
   gold, answer = _unconditional(gold), _unconditional(_without_remarks(gold, answer))
   if labelled := _LABEL.match(latex.undecorated(gold)):
     if (label := _label(answer)) is not None:
-      return Verdict(label == labelled[1], "letter")
+      values = [quantity(text) for text in (labelled[2], without_label(answer))]
+      differ = None not in values and not equal(*values)
+      return Verdict(label == labelled[1] and not differ, "letter")
     gold = labelled[2]
   gold, answer = wordnumbers.in_digits(gold), wordnumbers.in_digits(answer)
+  gold, answer = one_constant(gold, answer)
   for rung in (_labels, _dates, _ratios, _bases, _compounds, _quantities, _names):
     if (verdict := rung(gold, answer)) is not None:
       return verdict
@@ -116,9 +134,10 @@ def _label(text: str) -> str | None:
 
 
 def _dates(gold: str, answer: str) -> Verdict | None:
-  """Compares dates, and times of the day whose half the gold names."""
-  same = dates.same_date(gold, answer)
-  same = dates.same_time(gold, answer) if same is None else same
+  """Compares dates, times of the day whose half the gold names, and congruences."""
+  compared = (comparison(gold, answer)
+              for comparison in (dates.same_date, dates.same_time, congruences.same))
+  same = next((same for same in compared if same is not None), None)
   return None if same is None else Verdict(same, "number")
 
 
@@ -147,14 +166,17 @@ def _bases(gold: str, answer: str) -> Verdict | None:
 
 
 def _compounds(gold: str, answer: str) -> Verdict | None:
-  r"""Compares 5\text{ ft }6\text{ in} part by part; algebra would drop the words between."""
+  r"""Compares 5\text{ ft }6\text{ in} as a sum; algebra would drop the words between."""
   gold_parts, answer_parts = ([quantity(part)
                                for part in _UNIT_BETWEEN.sub("\\1\0", text).split("\0")]
                               for text in (gold, answer))
-  if min(len(gold_parts), len(answer_parts)) < 2 or None in gold_parts + answer_parts:
+  if max(len(gold_parts), len(answer_parts)) < 2 or None in gold_parts + answer_parts:
     return None
-  return Verdict(len(gold_parts) == len(answer_parts) and all(map(equal, gold_parts, answer_parts)),
-                 "number")
+  sums = [total(parts) for parts in (gold_parts, answer_parts)]
+  if None not in sums:
+    return Verdict(equal(*sums), "number")
+  same = len(gold_parts) == len(answer_parts) and all(map(equal, gold_parts, answer_parts))
+  return Verdict(same, "number") if min(len(gold_parts), len(answer_parts)) > 1 else None
 
 
 def _quantities(gold: str, answer: str) -> Verdict | None:
@@ -179,7 +201,7 @@ def _names(gold: str, answer: str) -> Verdict | None:
   """Compares words, and refuses variables that differ only in their case."""
   gold_words, answer_words = latex.words(gold), latex.words(answer)
   if gold_words in _WHETHER and (explained := re.match(rf"{gold_words}[,.;]", _phrase(answer))):
-    explanation = _phrase(answer)[explained.end():]  # what follows explains it
+    explanation = _phrase(answer)[explained.end():]  # the explanation
     alternative = re.match(r"(?:or|and|maybe)?(?:yes|no|true|false)(?![a-z])", explanation)
     return Verdict(not alternative, "string")
   is_phrase = gold_words is not None and (
@@ -188,7 +210,8 @@ def _names(gold: str, answer: str) -> Verdict | None:
     return Verdict(True, "string")
   if r"\text" in gold and _phrase(gold) == _phrase(answer):
     return Verdict(True, "string")
-  variables = [set(_VARIABLE.findall(_COMMAND.sub(" ", text))) for text in (gold, answer)]
+  variables = [set(_VARIABLE.findall(_COMMAND.sub(" ", text))) | set(_GREEK.findall(text))
+               for text in (gold, answer)]
   small = [{name.lower() for name in names} for names in variables]
   differ = small[0] == small[1] and variables[0] != variables[1]
   return Verdict(False, "string") if differ else None
@@ -204,6 +227,9 @@ def question(gold: str, answer: str) -> Verdict | Question:
 
   It is a verdict where both are then the same text.
   """
+  if (formulas := unnamed(gold, answer)) is None:
+    return Verdict(False, "string")
+  gold, answer = formulas
   gold, answer = unindexed(gold, answer), unindexed(answer, gold)
   gold_value, answer_value = quantity(gold), quantity(answer)
   digits = None if gold_value is None else gold_value.digits
@@ -237,13 +263,14 @@ def question(gold: str, answer: str) -> Verdict | Question:
 def _without_remarks(gold: str, answer: str) -> str:
   r"""Returns an answer without "\approx 0.69" and "\pmod{1000}" after it, if the gold has none.
 
-  Of "x \approx 0.69" the number stays.
+  From "x \approx 0.69" the number stays.
   """
   if r"\approx" not in gold:
     answer = _NAMED_ROUNDED.sub("", answer)
     if match := _APPROXIMATELY.search(answer):
       answer = answer if len(latex.list_parts(match[0])) > 1 else answer[:match.start()]
-  if "mod" not in gold and (match := _REMAINDER.fullmatch(answer.strip())):
+  if "mod" not in gold and (
+      match := _REMAINDER.fullmatch(latex.undecorated(answer))):
     answer = match[1]
   return answer
 
@@ -285,10 +312,12 @@ _LABEL = re.compile(r"(?:\\text(?:bf)?\s?\{)?\s*\(?([A-J])\)\s*\}?\s*[:.]?\s*(?=
 _RATIO = re.compile(r"(\d+(?:\.\d+)?(?::\d+(?:\.\d+)?)+)([ap]m)?")
 _CONDITION = re.compile(r"\s*,?\s*\\text\s?\{\s*,?\s*(?:for|where|with)\b[^{}]*\}[^=]*$")
 _NAMED = re.compile(r"^\s*(?:[A-Za-z]|\\(?:text|mathrm)\s?\{[A-Za-z .]+\})(?:_\{?\w+\}?)?\s*=\s*")
-_BASE = re.compile(r"(?:(?=\(.*_)\()?([0-9A-F]+)\)?(?:_\{?\(?(\d+|[a-z]+)\)?\}?)?")
+_BASE = re.compile(r"(?:(?=\(.*_)\()?([0-9A-F]+)\)?(?:_\{?\(?(?:base)?(\d+|[a-z]+)\)?\}?)?")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
           "eight": "8", "nine": "9", "ten": "10", "twelve": "12", "sixteen": "16"}
 _UNIT_BEHIND = re.compile(r"\\(?:text|mathrm)\s?\{([^{}]*)\}\s*(\^\s*\{?\d\}?)?\s*\.?\s*$")
-_UNIT_BETWEEN = re.compile(r"(\\(?:text|mathrm)\s?\{[^{}]*\})\s*(?=\d)")
+_UNIT_BETWEEN = re.compile(r"(\\(?:text|mathrm)\s?\{[^{}]*?\})(?:\s|\\text\s?\{ and \})*(?=\d)")
 _COMMAND = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s?\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z]{3,}")
+_GREEK = re.compile(r"\\([gG]amma|[dD]elta|[tT]heta|[lL]ambda|[sS]igma|[pP]hi|[pP]si|[oO]mega|[xX]i"
+                    r"|[pP]i)(?![a-zA-Z])")
 _VARIABLE = re.compile(r"(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z])")

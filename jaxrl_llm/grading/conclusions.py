@@ -62,7 +62,7 @@ def last_concluded(text: str) -> Quantity | None:
 
 def worded(box: str) -> Quantity | None:
   r"""Returns the number of a sentence in a box, \text{Tom has 15 apples}; None with a formula."""
-  plain = unwrap(undecorated(box), FONT)
+  plain = " ".join(unwrap(undecorated(box), FONT).split())
   if not re.fullmatch(r"[\w\s,.'’!-]*", plain) or "_" in plain or bounds(box):
     return None
   return concluded(plain)
@@ -197,7 +197,7 @@ _HEAD_END = re.compile(
     r"|from|or"
     r"|and|but|for|to|in|at|by|on|per|of|out|with|until|before|if|while|is|are|was|were|has|have"
     r"|isn['’]t|aren['’]t|cannot|can['’]t"
-    r"|more|less|fewer|greater|i\.e|every|each|plus|minimum|maximum)\b|\s?→")
+    r"|more|less|fewer|greater|i\.e|every|each|plus|minus|minimum|maximum)\b|\s?→")
 _NO_ANSWER = re.compile(r"(?i)\b(?:can(?:not| not|['’]t|'t) (?:be )?determined?|no answer"
                         r"|not enough information"
                         r"|undefined|insufficient)\b")

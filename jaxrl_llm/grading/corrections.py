@@ -8,7 +8,7 @@ from collections import deque
 
 from jaxrl_llm.grading.clauses import sentences
 from jaxrl_llm.grading.conclusions import concluded
-from jaxrl_llm.grading.extraction import answer_text, behind_boxes
+from jaxrl_llm.grading.extraction import answer_text, before_boxes, behind_boxes
 from jaxrl_llm.grading.marks import unmarked
 from jaxrl_llm.grading.numerals import readable
 from jaxrl_llm.grading.quantities import Quantity, equal
@@ -37,14 +37,17 @@ def corrected(text: str) -> Quantity | None:
 
 
 def is_withdrawn(text: str, boxed: Quantity | None) -> bool:
-  """Returns whether the text after the last box corrects it to another number.
+  """Returns whether the text around the last box denies it, or corrects it to another number.
 
   Args:
     boxed: the number in the box, or None if it is no number.
   """
+  behind = behind_boxes(text)[:LONGEST]
+  if _REFUSED.match(behind) or _ALTERNATIVE.match(behind) or _DENIED.search(before_boxes(text)):
+    return True
   if not _CUE.search(text, max(0, text.rfind("boxed"))):
     return False
-  number = corrected(readable(unmarked(behind_boxes(text)[:LONGEST])))
+  number = corrected(readable(unmarked(behind)))
   return number is not None and (boxed is None or not equal(boxed, number))
 
 
@@ -57,4 +60,10 @@ _CUE = re.compile(
     r"(?=[\s,.:;!—–-])[ \t,.:;!—–-]*){0,3}"
     r"(?:(?:so )?(?:(?:the )?(?:correct |right |final |actual )?answer (?:is|should be)|(?:it|that"
     r"|this) should be)\b:?)?", re.IGNORECASE)
+_REFUSED = re.compile(r"(?i)[\s$\\)\]*?.]{0,9}(?:(?:this|that|it) )?(?:is|was|must be)"
+                      r" (?:clearly |also )?(?:wrong|incorrect|false|not (?:right|correct"
+                      r"|the (?:correct |right |final )?answer))\b")
+_ALTERNATIVE = re.compile(
+    r"[\s$\\)\],]{0,9}or (?:maybe|perhaps|possibly|even)\b[\s$\\(\[]{0,5}-?\d")
+_DENIED = re.compile(r"\b(?:is not|isn['’]t|cannot be|can['’]t be|not equal to)[\s$\\(\[*]{0,6}$")
 _CHECK = re.compile(r"\s*(?:let|we|I|if|since|because|when|for)\b")

@@ -37,7 +37,11 @@ def same_time(gold: str, answer: str) -> bool | None:
 
 
 def _date(text: str) -> tuple[int, str, str] | None:
-  """Returns (month, day, year) of a date with a named month, the year empty without one."""
+  """Returns (month, day, year) of a date with a named month, the year empty without one, or of
+  2015-03-14.
+  """
+  if match := _ISO.fullmatch(_plain(text)):
+    return int(match[2]) - 1, match[3].lstrip("0"), match[1]
   words = _plain(text).replace(",", " ").split()
   words = [word for word in words if word not in ("the", "of", "on", *_WEEKDAYS)]
   months = [word for word in words if word[:3] in _MONTHS and _MONTH.fullmatch(word)]
@@ -69,4 +73,5 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _MONTH = re.compile(r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?"
                     r"|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?")
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_ISO = re.compile(r"(\d{4})-(0[1-9]|1[0-2])-([0-3]\d)")
 _CLOCK = re.compile(r"(\d{1,2})(?::([0-5]\d))?(am|pm)?")

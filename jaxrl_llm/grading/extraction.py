@@ -6,6 +6,7 @@ The rules are an own derivation; tests/tasks/test_extraction.py has the known ca
 """
 
 import bisect
+import functools
 import operator
 import re
 from collections import deque
@@ -27,10 +28,10 @@ def after_thinking(text: str) -> str:
 def boxes(text: str) -> list[str]:
   r"""Returns the contents of all boxes, \boxed{...} and \fbox{...}, in order.
 
-  Braces must balance; escaped ones do not count. Of nested boxes the outer one counts, and the
+  Braces must balance; escaped ones do not count. If boxes are nested, the outer one counts, and the
   inner ones are unwrapped. A box that never closes is the last one and empty, since its content is
-  unknown. `\boxed 5` ends at the next dollar sign, or without one at the next
-  space; in prose, "in \boxed, as you asked", the command is no box.
+  unknown. `\boxed 5` ends at the next dollar sign, or without one at the next space; in prose, "in
+  \boxed, as you asked", the command is no box.
   """
   return [content or "" for _, _, content in _spans(text)]
 
@@ -69,12 +70,19 @@ def without_boxes(text: str) -> str:
   return " ".join([*segments, text[position:]])
 
 
+def before_boxes(text: str) -> str:
+  """Returns the text before the last box, empty without a box."""
+  spans = _spans(text)
+  return text[:spans[-1][0]] if spans else ""
+
+
 def behind_boxes(text: str) -> str:
   """Returns the text after the last box, empty without a box."""
   spans = _spans(text)
   return text[spans[-1][1]:] if spans else ""
 
 
+@functools.lru_cache(8)  # a verdict asks several times about its text
 def _spans(text: str) -> list[tuple[int, int, str | None]]:
   """Returns (start, end, content) of each outermost box, in order; None for one that never closes.
   """

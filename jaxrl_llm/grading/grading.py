@@ -71,7 +71,7 @@ def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
              strings, as numbers with units, as words, then by algebra.
 
   Several answers where the gold is one are a hedge, and wrong. A last box that never closes is the
-  last answer, which nobody can read.
+  last answer, which cannot be read.
 
   A verifier of a plugin gets the same text and the answer, without white space around it.
 
@@ -117,7 +117,7 @@ def answer_key(completion: str, kind: str | None = None) -> str | None:
   """
   text = after_thinking(completion)
   box = last_boxed(text)
-  kind = kind if kind in KINDS else None  # what a plugin's verifier compares is unknown
+  kind = kind if kind in KINDS else None  # a plugin's kind of comparison is unknown
   if kind == "choice":
     return letter(text)
   if kind == "numeric":
@@ -212,6 +212,8 @@ def _number_in_box(box: str) -> Quantity | None:
 def _stated(text: str) -> Quantity | None:
   """Returns the number that a text without a box states as its answer."""
   text = readable(unmarked(text))
+  if not re.search(r"\d", text):
+    text = wordnumbers.written_in_digits(text)
   statement = answer_text(text)
   if statement is None:
     return last_concluded(text)

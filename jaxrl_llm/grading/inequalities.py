@@ -8,23 +8,36 @@ def interval(text: str) -> str | None:
 
   `1 \le x < 3` is [1,3), `x \ne 2` two open intervals. The variable's name is lost.
   """
-  inside = _SET_OF.sub("", text)
+  inside = _SET_OF.sub("", _REAL.sub("", text))
   if inside != text:
     inside = re.sub(r"\\\}\s*$", "", inside)
   if member := _MEMBER.match(inside):
     return inside[member.end():].strip()
   intervals, names = [], set()
-  for part in AND.split(inside) if " and " not in inside else [inside]:
+  both = " and " in inside
+  for part in AND.split(inside):
     named_interval = _one_interval(part.strip())
     if named_interval is None:
       return None
     names.add(named_interval[0])
     intervals.append(named_interval[1])
-  return r" \cup ".join(intervals) if len(names) == 1 else None
+  if both and len(intervals) == 2 and len(names) == 1:
+    return _overlap(*sorted(intervals))
+  return r" \cup ".join(intervals) if len(names) == 1 and not (both and intervals[1:]) else None
+
+
+def _overlap(left: str, right: str) -> str | None:
+  r"""Returns (1,3] of (1,\infty) and (-\infty,3]; None unless each is a ray and they meet."""
+  below, above = (next((ray for ray in (left, right) if pattern.fullmatch(ray)), None)
+                  for pattern in (_RAY_DOWN, _RAY_UP))
+  if below is None or above is None:
+    return None
+  return f"{_RAY_UP.fullmatch(above)[1]},{_RAY_DOWN.fullmatch(below)[1]}"
 
 
 def variable(text: str) -> str | None:
   """Returns the name in an inequality of one variable, or None."""
+  text = _REAL.sub("", text)
   if match := _MEMBER.match(text):
     return match[0].split("\\", 1)[0].strip()
   named_interval = _one_interval(AND.split(text)[0].strip())
@@ -71,5 +84,8 @@ _RELATION = re.compile(
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!": "!"}
 _VARIABLE = re.compile(r"[a-zA-Z]|\\(?:alpha|beta|gamma|lambda|mu|theta|varepsilon|epsilon)")
 _SET_OF = re.compile(r"^\s*\\\{\s*([a-zA-Z])\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|:|\|)\s*")
-_MEMBER = re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*"
+_RAY_UP = re.compile(r"([(\[].+),\\infty\)")
+_RAY_DOWN = re.compile(r"\(-\\infty,(.+[)\]])")
+_REAL = re.compile(r"^\s*[a-zA-Z]\s*\\in\s*\\mathbb\s*\{?R\}?\s*,\s*(?=[a-zA-Z]\s*\\ne)")
+_MEMBER = re.compile(r"^\s*(?:[a-zA-Z]|\(\s*[a-z](?:\s*,\s*[a-z])+\s*\))\s*\\in(?![a-zA-Z])\s*"
                      r"(?=[(\[\]]|\\(?:\{|left|mathbb|emptyset|varnothing))")

@@ -40,6 +40,7 @@ def normalize(text: str) -> str:
   """
   text = unwrap(undecorated(text).replace(r"\$", ""), FONT)
   text = fractions(re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text))
+  text = re.sub(r"([_^])\{(\w)\}", r"\1\2", text)
   return _outer_braces(text.rstrip("."))
 
 
@@ -72,7 +73,8 @@ def words(text: str) -> str | None:
     return None
   if not re.search(r"[^\W\d_]{2}|,", plain):
     return None
-  parts = re.split(r"\s*,\s*(?:and\s+)?|\s+and\s+", plain.casefold())
+  plain = _FRAME.sub("", plain.casefold())
+  parts = re.split(r"\s*,\s*(?:and\s+)?|\s+and\s+", plain)
   phrases = [re.sub(r"^(?:the|an|a)\s+|[\s.'’-]+", "", part) for part in parts]
   phrases = [_SYNONYMS.get(phrase, phrase) for phrase in phrases if phrase]
   return ",".join(sorted(phrases)) or None
@@ -81,7 +83,7 @@ def words(text: str) -> str | None:
 def list_parts(text: str) -> list[str]:
   r"""Returns the parts of a list or set: "1, 2", "1 and 2", \{1, 2\}; one part if it is none.
 
-  Commas inside brackets do not count, nor do those of 1,000.
+  Commas inside brackets do not count, nor does the comma of 1,000.
   """
   text = text.strip()
   if text.startswith(r"\{") and text.endswith(r"\}"):
@@ -158,7 +160,7 @@ def _periodic(match: re.Match) -> str:
 
 def _words(text: str) -> str:
   """Rewrites words that mean a set or a number."""
-  plain = unwrap(text, FONT).strip().casefold()
+  plain = _FRAME.sub("", unwrap(text, FONT).strip(" .").casefold())
   if re.fullmatch(r"\\\{\s*\\\}|\\varnothing|\\emptyset|\\phi|(?:the )?empty set|null set", plain):
     return r"\emptyset"
   if re.fullmatch(r"(?:there (?:is|are) )?no (?:such |real |integer |positive )?"
@@ -168,7 +170,9 @@ def _words(text: str) -> str:
     return str(_NUMERALS.index(plain))
   if re.fullmatch(r"(?:all |the )?(?:set of )?(?:all )?real(?: number)?s", plain):
     return r"\mathbb{R}"
-  return re.sub(r"^([-+]?)(?:infinity|inf)$", r"\1\\infty", plain) if "inf" in plain else text
+  if endless := re.fullmatch(r"([-+]|positive |negative |minus )?(?:infinity|inf)", plain):
+    return r"-\infty" if (endless[1] or "+")[0] in "-nm" else r"\infty"
+  return text
 
 
 def _brackets(text: str) -> str:
@@ -265,7 +269,16 @@ _DOTS = re.compile(r"(-?\d{1,6})\s*,\s*(-?\d{1,6})\s*,\s*(?:-?\d{1,6}\s*,\s*){0,
                    r"(?:\\[lcd]?dots|\.\.\.)\s*,\s*(-?\d{1,6})(?!\d)")
 _DEGREE = re.compile(r"\^?\s*\{?\s*\\(?:circ|degree)(?![a-zA-Z])\s*\}?|\^\s*\{?\\text\s?\{o\}\}?")
 _DECIMAL = re.compile(r"(?<![\w.])(\d*)\.(\d{1,300})(?![\d.])")
-_SYNONYMS = {"dne": "doesnotexist"}
+_SYNONYMS = {"dne": "doesnotexist", **dict.fromkeys(
+    ("infinite", "infinitelymanysolutions", "infinitesolutions", "infinitenumberofsolutions",
+     "infinitelymanysolution"), "infinitelymany")}
+# A sentence around an answer in words: "the function is odd", "the series converges".
+_FRAME = re.compile(
+    r"^(?:there (?:is|are) (?=no |an? |infinite)"
+    r"|(?:it|they|the (?:given |final )?(?:answer|equation"
+    r"|system|function|statement|claim|sequence|series|limit|integral|lines?|planes?|vectors"
+    r"|number|triangle|graph|matrix|inequality|value))"
+    r" (?:(?:is|are|has|have) (?:an? (?=\w))?|(?=(?:con|di)verges?\.?$|does not exist\.?$)))")
 _NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
              "eleven", "twelve")
 _COLUMN = re.compile(r"\s*\\begin\{[pbv]?matrix\}([^&]*)\\end\{[pbv]?matrix\}\s*")

@@ -29,7 +29,7 @@ def unmarked(text: str) -> str:
 
 
 def _without_dollars(match: re.Match) -> str:
-  """Takes the dollars off "$x = 5$" and leaves those of "$5 and $6"."""
+  """Removes the dollars from "$x = 5$" and leaves the dollars of "$5 and $6"."""
   inside = match[1]
   formula = re.fullmatch(r"[^A-Za-z]*|.*[=\\^_].*|[A-Za-z]", inside)
   return f" {inside} " if formula else match[0]

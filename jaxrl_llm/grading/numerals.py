@@ -118,7 +118,7 @@ _FUNCTION_BEFORE = re.compile(
     r"|root|square|cube"
     r"|power|factorial|logarithm|reciprocal|opposite|negative|multiple) of|log|ln|sin|cos|tan"
     r"|sqrt|minus"
-    r"|negative|plus)\s(?:the )?)\(?$")
+    r"|negative|plus)\s(?:the )?)\(?$", re.IGNORECASE)
 _FUNCTION_AFTER = re.compile(r"\s*(?:±|\+/-|[<>≤≥≠→⇒]|->|=>|!=|\\(?:to|leq?|geq?|neq?|lt|gt|mid"
                              r"|Rightarrow"
                              r"|rightarrow)(?![a-zA-Z])|(?:squared|cubed|factorial|to the power"

@@ -200,7 +200,9 @@ _THEREFORE = re.compile(r"^\s*(?:\\(?:therefore|Rightarrow|implies)(?![a-zA-Z])|
 _TURNED = re.compile(r"\s*([^=a-zA-Z]+)=\s*([a-zA-Z])\s*")  # 10 = x
 _REMARK = re.compile(r"(?<=\S)\s*\\text\s?\{\s*[,;]?\s*\((?:since|because|as|remainder|i\.e"
                      r"|that is|which"
-                     r"|where|after|by|for|from|using|rounded|approximately)\b[^()]*\)\s*\}?\s*$")
+                     r"|where|after|by|for|from|using|rounded|approximately"
+                     r"|(?:double|triple|repeated) root|multiplicity)\b[^()]*\)\s*\}?\s*$"
+                     r"|(?<=\S)\s*\(\s*\\text\s?\{\s*(?:since|because|as)\b[^()]*\)\s*$")
 _NAMING = re.compile(r"^\s*\\text\s?\{[^{}\d]*(?:\bis|\bare|\bequals|:|=|(?<=\{)\s*(?:exactly"
                      r"|only|just|precisely"
                      r"|about|approximately|around|roughly|simply))\s*\}\s*(?=\S)")
@@ -232,7 +234,7 @@ _BOUND = re.compile(
     r"|between|unless|if|plus|minus|negative|under|over|above|below|upwards?|even|odd|any|all|none"
     r"|unknown|possibly|maybe|perhaps|either|neither|but|squared|cubed|factorial|wrong|false"
     r"|approaches|tends|depends|without|remainder|times|half|twice|double|per cent of|mod"
-    r"|hundred|thousand|million|billion|trillion|dozens?)\b")
+    r"|hundred|thousand|million|billion|trillion|dozens?|to(?= [-({\d]))\b")
 _SYSTEM = re.compile(r"\\(?:begin|end)\{(?:cases|aligned|gathered|split|array)\}(?:\{[lcr]+\})?")
 _TUPLES = re.compile(r"\(\s*([a-zA-Z](?:\s*,\s*[a-zA-Z])+)\s*\)\s*=\s*\((.+)\)")
 _NAMED = re.compile(r"\s*([a-zA-Z])\s*=\s*([^=]+)")

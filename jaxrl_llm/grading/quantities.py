@@ -60,33 +60,46 @@ def quantity(text: str) -> Quantity | None:
   unit = _unit(text, spaced=body[end:end + 1].isspace())
   if unit is None:
     return None
-  if money and "$" in money[0] and not unit:
-    unit = "dollar"
-  return Quantity(sign * value, percent, "degree" if suffix["degree"] else unit, digits)
+  if money and not unit:
+    unit = next((name for symbol, name in _CURRENCIES.items() if symbol in money[0]), "")
+  if suffix["degree"]:
+    unit = _SCALES.get(suffix["scale"] or unit.strip(" .{}").casefold(), "degree")
+  return Quantity(sign * value, percent, unit, digits)
 
 
 def equal(gold: Quantity, answer: Quantity) -> bool:
   """Returns whether two quantities are equal.
 
   - Known units must be of one dimension, and are converted: 5 km is 5000 m and not 5 m. A missing
-    or unknown unit is not compared.
+    or unknown unit is not compared, but a percentage has none: 5% is not 5 dollars.
   - Of 50% and a number without the sign, 50 and 0.5 are both equal to it.
   - A gold decimal with three or more significant digits is taken as rounded, so 0.333 equals 1/3;
     a decimal in the answer is taken as exact, so 0.333 does not equal a gold 1/3.
   """
   gold_unit, answer_unit = units.parse(gold.unit), units.parse(answer.unit)
   value = answer.value
+  counts = gold.unit and not gold.percent
+  if gold.percent != answer.percent and (gold_unit or answer_unit or counts):
+    return False
   if gold_unit is not None and answer_unit is not None:
-    if gold_unit[0] != answer_unit[0]:
+    if gold_unit[0] == answer_unit[0]:
+      value *= answer_unit[1] / gold_unit[1]
+    elif not _ALIKE.fullmatch(" ".join(sorted((gold.unit, answer.unit)))):
       return False
-    if gold_unit[1] != answer_unit[1]:
-      value *= Fraction(answer_unit[1]).limit_denominator(10**12) / Fraction(
-          gold_unit[1]).limit_denominator(10**12)
   if gold.percent != answer.percent and value != gold.value:
     return value == gold.value / 100 if gold.percent else value / 100 == gold.value
   if gold.digits and answer.digits is None and gold.digits[0] > 0 and gold.digits[1] >= 3:
     return round(value, gold.digits[0]) == gold.value
   return value == gold.value
+
+
+def total(terms: list[Quantity]) -> Quantity | None:
+  """Returns 90 min for 1 h and 30 min, in the unit of the last; None unless each is of one kind."""
+  known = [units.parse(term.unit) for term in terms]
+  if None in known or len({unit[0] for unit in known}) > 1:
+    return None
+  value = sum(term.value * unit[1] for term, unit in zip(terms, known, strict=True))
+  return Quantity(value / known[-1][1], unit=terms[-1].unit)
 
 
 def last_number(text: str) -> Fraction | None:
@@ -197,7 +210,8 @@ def _unit(text: str, *, spaced: bool) -> str | None:
     return ""
   if _NO_UNIT.search(bare):
     return None
-  if units.parse(bare) is not None and (marked or spaced or len(bare) > 1):
+  if units.parse(bare) is not None and (
+      marked or (bare not in units.PRODUCTS and (spaced or len(bare) > 1))):
     return bare
   if _FURTHER.search(bare) or not _NAME.search(bare):
     return None  # a second number, the next of a list, or a lone sign
@@ -228,11 +242,18 @@ _DECIMAL = re.compile(
 _NUMBERS = ((_MIXED, _mixed), (_MIXED_PLAIN, _mixed), (_RATIO, _ratio), (_RATIO_PLAIN, _ratio),
             (_POWER, _power), (_E_POWER, _power), (_PERIODIC, _periodic), (_DECIMAL, _decimal))
 _WORDED = re.compile(r"^\s*\\text\s?\{(\s*\d[^{}]*)\}\s*$")
-_MONEY = re.compile(r"\s*(-?)\s*(?:\\\$|[$€£¥]|\\text\s?\{\s*[$€£¥]\s*\}|(?:Rs|USD)\.?\s)\s*")
+_MONEY = re.compile(r"\s*(-?)\s*(?:\\\$|[$€£¥₹]|\\text\s?\{\s*[$€£¥₹]\s*\}|(?:Rs|USD)\.?\s)\s*")
+_CURRENCIES = {"$": "dollar", "USD": "dollar", "€": "euro", "£": "sterling", "¥": "yen",
+               "₹": "rupee", "Rs": "rupee"}
 _BEHIND = re.compile(
-    r"\s*(?:(?P<percent>\\?%|\\text\s?\{\s*(?:\\?%|percent)\s*\}|percent\b)"
+    r"\s*(?:(?P<percent>\\?%|\\text\s?\{\s*(?:\\?%|per\s?cent)\s*\}|per\s?cent\b)"
     r"|(?P<degree>\^?\s*\{?\s*\\(?:circ|degree)\s*\}?|\^\s*\{?\\text\s?\{o\}\}?|\\degree"
-    r"|(?:\\text\s?\{)?\s*degrees?\s*\}?)(?:\s*\\?[CF])?)?(?P<unit>.{0,80})", re.DOTALL)
+    r"|(?:\\text\s?\{)?\s*degrees?\s*\}?)(?:\s*\\?(?P<scale>[CF])(?![a-zA-Z]))?)?"
+    r"(?P<unit>.{0,80})", re.DOTALL)
+_SCALES = {"c": "celsius", "C": "celsius", "celsius": "celsius", "f": "fahrenheit",
+           "F": "fahrenheit", "fahrenheit": "fahrenheit"}
+# A degree sign alone may be of an angle or a temperature, a pound of a mass or a currency.
+_ALIKE = re.compile(r"celsius degree|degree fahrenheit|pounds? sterling")
 _SCALE = re.compile(r"(?:\\text\s?\{)?\s*(hundred|thousand|million|billion|trillion)\b\s*\}?")
 _ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _NO_UNIT = re.compile(r"[\\_=<>+]|\b(?:and|or|to|if|mod|sin|cos|tan|log|ln|sqrt|pi|exp|frac|plus"

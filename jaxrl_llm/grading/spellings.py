@@ -11,6 +11,8 @@ def spelled(text: str) -> str:
   """Returns a formula with plain signs, in the spelling that grading/latex.py reads."""
   if not text.isascii():
     text = _ROOT.sub(_root, _SCRIPT.sub(_script, text)).translate(_SIGNS)
+  text = _FORMULA.sub(_formula, text) if "\\ce" in text else text
+  text = _components(text)
   for pattern, replacement in _COMMANDS:
     text = pattern.sub(replacement, text)
   text = _ORDINAL.sub(_cardinal, _SEMICOLON.sub(r"\1\2,\3\4", text))
@@ -18,8 +20,8 @@ def spelled(text: str) -> str:
 
 
 def dollars(text: str) -> str:
-  """Returns "$5.25" for "5 dollars and 25 cents"."""
-  return _DOLLARS_AND_CENTS.sub(_dollars, text)
+  """Returns "$5.25" for "5 dollars and 25 cents", and "$5 thousand" for "$5k"."""
+  return _DOLLARS_AND_CENTS.sub(_dollars, _THOUSAND.sub(r"\1 thousand", text))
 
 
 def _dollars(match: re.Match) -> str:
@@ -29,6 +31,26 @@ def _dollars(match: re.Match) -> str:
 def without_apostrophes(text: str) -> str:
   """Returns 1'234 as 1234."""
   return _APOSTROPHE.sub("", text)
+
+
+def _formula(match: re.Match) -> str:
+  r"""Returns SO_4^{2-} for \ce{SO4^{2-}}."""
+  return re.sub(r"(?<=[A-Za-z)\]])(\d{1,3})", r"_{\1}", match[1])
+
+
+def _components(text: str) -> str:
+  r"""Returns (1,-2,0) for \mathbf{i} - 2\mathbf{j}; other texts as they are."""
+  names = _UNIT_VECTOR.findall(text)
+  if len(names) < 2 or names != sorted({*names}):
+    return text
+  *coefficients, end = _UNIT_VECTOR.split(text)[::2]
+  signed = [f"+{coefficients[0]}", *coefficients[1:]]
+  if end.strip(" .)$") or not all(map(_COEFFICIENT.fullmatch, signed)):
+    return text
+  coefficients = [re.sub(r"\s", "", part) for part in coefficients]
+  values = {name: f"{part}1" if part in ("", "+", "-") else part.removeprefix("+")
+            for name, part in zip(names, coefficients, strict=True)}
+  return f"({', '.join(values.get(name, '0') for name in _AXES[:3 if 'k' in names else 2])})"
 
 
 def _cardinal(match: re.Match) -> str:
@@ -56,6 +78,11 @@ def _repeated(text: str) -> str:
   return _REPEATED.sub(r".\1\\overline{\2\3}", text)
 
 
+_FORMULA = re.compile(r"\\ce\s?\{((?:[^{}]|\{[^{}]*\}){1,100})\}")
+_UNIT_VECTOR = re.compile(r"\\(?:mathbf|hat|vec|boldsymbol|bm)\s?\{\s?"
+                          r"(?:\\mathbf\s?\{\s?)?\\?([ijk])(?:math)?\s?\}{1,2}")
+_AXES = "ijk"
+_COEFFICIENT = re.compile(r"\s?[-+]{1,2}\s?[^-+=,]{0,60}")
 _SIGNS = str.maketrans({
     **{chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},  # full width
     "−": "-", "–": "-", "‐": "-", "‑": "-", "×": r"\times ", "÷": r"\div ", "·": r"\cdot ",
@@ -85,6 +112,18 @@ _COMMANDS = tuple((re.compile(pattern), replacement) for pattern, replacement in
     (r"\\lbrack(?![a-zA-Z])", "["), (r"\\rbrack(?![a-zA-Z])", "]"),
     (r"\s?\\colon(?![a-zA-Z])\s?|\{:\}|\\text\s?\{:\}", ":"),
     (r"\\textdollar(?![a-zA-Z])\s?(?:\{\})?", r"\\$"),
+    (r"\\pounds(?![a-zA-Z])\s?(?:\{\})?", "£"), (r"\\euro(?![a-zA-Z])\s?(?:\{\})?", "€"),
+    (r"(?:\\text\s?\{\s?US\s?\}|\bUS)\s?(?=\\?\$\s?\d)", ""),
+    (r"\\(?:sfrac|nicefrac)(?![a-zA-Z])", r"\\frac"), (r"\\wedge(?![a-zA-Z])", r"\\land"),
+    (r"\\\\\[\d{1,3}(?:\.\d{1,3})?(?:pt|ex|em|mm)\]", r"\\\\"),
+    (rf"^\s*{_FONTS}\{{\s*(?:negative|minus)\s*\}}\s*(?=[\d\\(])", "-"),
+    (rf"^(\s*{_FONTS}\{{\s*)(?:negative|minus)\s+(?=\d)", r"\1-"),
+    (r"\{\s?-\s?\}(?=\s?[\d\\])", "-"),
+    (r"(?<=\d)(?:\\[,; ]|\s){0,3}(?:\\text\s?\{\s?([kM])\s?\})?\s?\\Omega(?![a-zA-Z])\s?$",
+     r"\\text{ \1ohm}"),
+    (rf"(?<=\S)(?:\\?\s){{0,3}}\(\s?{_FONTS}\{{\s?mod\s?\}}(?:\\?\s)?(\w{{1,40}})\s?\)",
+     r"\\pmod{\1}"),
+    (r"(?<=\.)(\d{0,40})\\dot\s?\{?(\d)\}?(\d{0,40})\\dot\s?\{?(\d)\}?", r"\1\\overline{\2\3\4}"),
     (r"\\hspace\*?\s?\{[^{}]*\}", " "),
     (r"\\log_\s?(?:e(?![a-zA-Z])|\{e\})", r"\\ln "),
     (r"(?<=\.)(\d{0,40})\\bar\s?(?:\{(\d{1,40})\}|(\d))", r"\1\\overline{\2\3}"),
@@ -107,5 +146,6 @@ _SEMICOLON = re.compile(r"([\[(\]])([^;,()\[\]]{1,60});([^;,()\[\]]{1,60})([\])\
 _APOSTROPHE = re.compile(r"(?<=\d)['’](?=\d{3}(?!\d))")
 _DOLLARS_AND_CENTS = re.compile(r"\$?(?<![\d,])(\d[\d,]{0,30}) dollars?,? (?:and )?"
                                 r"(\d{1,2}) cents?\b")
+_THOUSAND = re.compile(r"(\$\s?\d[\d,.]{0,30}(?<!,))[kK](?![a-zA-Z])")
 _REPEATED = re.compile(r"(?<=\d)\.(\d{0,12}?)(?:(\d)\2{2,20}|(\d{2,8})\3{1,8})"
                        r"\s?(?:\\[lc]?dots|\.\.\.)(?!\s?,)")

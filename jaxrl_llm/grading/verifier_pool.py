@@ -104,7 +104,7 @@ class Pool:
 
   def _run(self, questions: list[Question], count: int, timeout: float,
            until: float) -> dict[Question, Verdict]:
-    """Asks each question once; those not asked before `until` are BUDGET_EXHAUSTED."""
+    """Asks each question once; questions not asked before `until` are BUDGET_EXHAUSTED."""
     waiting, verdicts, failed = deque(questions), {}, 0
     while len(verdicts) < len(questions):
       if time.monotonic() >= until:

@@ -4,9 +4,10 @@
   out   {"correct": true}, {"correct": false, "costly": true}, {"error": "..."}, or {"died": "..."}
 
 It has its own process because sympy can run for hours inside one C call, which only the kernel can
-end. What compares is a child of this process, forked after math-verify was imported: the kernel's
-timer ends a child that computes for too long, and the next one is there within milliseconds. It is
-run by its path (`python -P verifier_worker.py`), so that neither this package nor JAX is imported.
+end. The comparison runs in a child of this process, forked after math-verify was imported: the
+kernel's timer ends a child that computes for too long, and the next one starts within milliseconds.
+It is run by its path (`python -P verifier_worker.py`), so that neither this package nor JAX is
+imported.
 """
 
 import contextlib

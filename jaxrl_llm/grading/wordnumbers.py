@@ -27,6 +27,15 @@ def in_digits(text: str) -> str:
   return f"{match[1] or ''}{' '.join([str(value), *rest])}{match[3] or ''}"
 
 
+def written_in_digits(text: str) -> str:
+  """Returns a sentence with its numbers above twelve in digits; smaller words may count nothing."""
+  def in_figures(match: re.Match) -> str:
+    value = _value(re.split(r"[\s-]+", match[0].casefold()))
+    return match[0] if value is None or value < 13 else str(value)
+
+  return _RUN.sub(in_figures, text)
+
+
 def _is_numeral(words: list[str], position: int) -> bool:
   if words[position] == "and":  # one hundred and five
     return words[position - 1] in _SCALES and words[position + 1:position + 2] != [] and (
@@ -60,6 +69,10 @@ _UNITS = ("zero one two three four five six seven eight nine ten eleven twelve t
           " fifteen sixteen seventeen eighteen nineteen").split()
 _TENS = "- ten twenty thirty forty fifty sixty seventy eighty ninety".split()
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+_NAMES = "|".join([*_UNITS, *_TENS[1:], *_SCALES])
+_RUN = re.compile(rf"(?i)\b(?:{_NAMES})(?:[\s-]+(?:and\s+)?(?:{_NAMES}))*\b"
+                  r"(?![-\s]+(?:and\s+)?(?:a |point\b|half|third|quarter|[a-z]+ths?\b"
+                  r"|dozen|percent))")
 _WORDED = re.compile(r"\s*(\\text\s?\{\s*)?([A-Za-z]+(?:[\s-]+[A-Za-z]+){0,9})(\s*\})?[\s.]*")
 # Words after which a number is another one, or none: "two thirds", "one of them", "two point five".
 _NO_UNIT = re.compile(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxrl_llm.lab import sweep_results
+from jaxrl_llm.reporting import tables
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder
 
@@ -62,6 +63,14 @@ def best_step(results: dict[str, dict], names: dict[str, str]) -> str | None:
   if not results.keys() >= set(names.values()):
     return None
   return max(names, key=lambda step: mean_sampled(results[names[step]]["measured"]))
+
+
+def screening_cell(result: dict | None) -> str:
+  """Returns "0.74, 0.86": a run's mean over the run and its last sampled accuracy; None: "-"."""
+  if result is None:
+    return tables.MISSING
+  measured = result["measured"]
+  return f"{mean_sampled(measured):.2f}, {measured['sampled'][-1]:.2f}"
 
 
 def learnt_at(measured: dict) -> float:
@@ -127,7 +136,7 @@ def with_tokens(run: RunFolder) -> dict:
   iterations, accuracy = run.series("eval/accuracy")
   sampled_iterations, tokens = run.series("rollout/tokens")
   if run.config["dynamic_sampling"]["enabled"]:
-    # With those of the groups that it dropped.
+    # Includes the tokens of dropped groups.
     sampled_iterations, tokens = run.series("dynamic_sampling/tokens")
   total = np.cumsum(tokens)
   return {"iterations": iterations.tolist(), "accuracy": accuracy.round(6).tolist(),

@@ -40,7 +40,7 @@ class Rules(NamedTuple):
 
   Attributes:
     steps: tokens of a completion at most, T.
-    minimum: of them before which no stop token may come.
+    minimum: tokens of a completion before which no stop token may come.
     stops: token ids that end a completion.
     pad: id after the end.
   """

@@ -53,7 +53,7 @@ def fit(model: Model, params: Params, batches: Iterable[Any], tx: optax.Gradient
     params: the start, which is kept.
     batches: pytrees whose leaves lead with rows, as `loss` reads them.
     loss: (params, batch, *, model, cfg) -> (scalar f32, metrics).
-    leaves: that are trained.
+    leaves: the trained leaves.
   """
   parameters, key = leaves
   mesh = parallel.make_mesh(MeshConfig(), jax.devices()[:1])

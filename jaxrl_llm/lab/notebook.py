@@ -147,7 +147,7 @@ def compare(*folders: Path, metric: str = "eval/accuracy") -> None:
 
 
 def exact_table(*custom: EstimatorConfig) -> None:
-  """Shows exact bias and variance of the plain weights, and of estimators of one's own below them.
+  """Shows exact bias and variance of the plain weights, and of your own estimators below them.
 
   Every sequence of 4 tokens over 3 symbols is enumerated; the figures are means over random
   policies.

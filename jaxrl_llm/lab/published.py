@@ -129,12 +129,12 @@ class Table:
   """A table of experiments/.
 
   Attributes:
-    folder: that holds its page and figures.
+    folder: the folder of its page and figures.
     claims: the published claims to compare it with.
     live: commands of a version that takes minutes, without `python`. {out} becomes a new folder,
       {fast} the flags `fast`.
     fast: flags with JAXRL_FAST=1; there are none without.
-    page: that holds the committed table, between comments or as the full file.
+    page: the page with the committed table, between comments or as the full file.
     numbers, runs: of the short version that have a committed counterpart.
   """
 

@@ -20,7 +20,7 @@ def main(doc: str, folder: Path, seeds: tuple[int, ...], measure: Callable,
   Args:
     doc: shown by --help.
     folder: of README.md and results/.
-    seeds: that the page reports.
+    seeds: the seeds that the page reports.
     measure: seed -> what JSON can hold.
     write_tables: (results of all `seeds`, path of the page).
   """

@@ -5,7 +5,7 @@
   verdict(arena=corrected_arena["CTPO - GSPO"], transformer=corrected["CTPO - GSPO"])
 
 Runs of one seed share their warm start and problems, so their difference varies less than the runs
-do, and "the intervals overlap" is no test. Intervals are those of the studentized bootstrap
+do, and "the intervals overlap" is no test. Intervals are from the studentized bootstrap
 ("bootstrap-t"; Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 12.5): each
 resample is measured by its own standard error, so that few seeds widen the interval. The percentile
 interval does not do that: on 5 normal values it covers the mean 83 times in 100 instead of 95.
@@ -60,8 +60,8 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> np.ndarra
 def bootstrap(values: Sequence[float] | np.ndarray, level: float = ALPHA) -> Difference:
   """Returns the mean of values [S] with its studentized bootstrap interval of 1 - `level`.
 
-  One value, or values that are all the same, say nothing of their spread. Then p is from the sign
-  test, 2^(1 - S), and the interval is the value itself or unbounded accordingly.
+  One value, or equal values, give no estimate of the spread. Then p is from the sign test, 2^(1 -
+  S), and the interval is the value itself or unbounded accordingly.
 
   Raises:
     ValueError: no values, or one that is not finite.
@@ -133,7 +133,7 @@ def comparison_rows(means: Mapping[tuple, Mapping[int, float]],
   distinguishable".
 
   Args:
-    means: a number by seed, by group; those of one seed share their start and are paired.
+    means: a number by seed, by group; numbers of one seed share their start and are paired.
     reference: what a group is compared with; a group that is its own, or whose reference is not
       there, has no row, and neither has one with a single seed in common.
   """

@@ -22,8 +22,8 @@ PARSING = threading.Lock()  # ast.parse of Python 3.11 fails in concurrent threa
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """One run: its name, which ends in _seed<n>, and the flags of experiments/main.py but for
-  --workdir, the last of which is the seed.
+  """One run: its name, which ends in _seed<n>, and its flags of experiments/main.py without
+  --workdir; the last flag is the seed.
   """
 
   name: str
@@ -56,12 +56,12 @@ class Sweep:
 
   Attributes:
     folder: experiments/<table>; results are in its file results.jsonl, a line a run.
-    cells: with distinct names.
-    measure: from a finished run to the JSON-able values that are kept of it.
-    render: from the results by name, and a folder, to the files of the table in it. It leaves out
-      what is missing.
-    method: from (name, preset, flags, number of seeds) to the cells by which the table shows a
-      further method; those of its screening first, and the others once that has its results. None:
+    cells: runs with distinct names.
+    measure: maps a finished run to the JSON-able values that are kept of it.
+    render: writes the files of the table from (results by name, folder) and leaves out what is
+      missing.
+    method: maps (name, preset, flags, number of seeds) to the cells by which the table shows a
+      further method; cells of its screening first, and the others once that has its results. None:
       the table has no place for one.
   """
 
@@ -113,7 +113,7 @@ def _parsed(path: Path) -> str:
 
 
 def read_results(sweep: Sweep) -> dict[str, dict]:
-  """Returns the results that exist, by name: first those of the cells, in their order, and then
+  """Returns the results that exist, by name: first the cells' results, in their order, and then
   further seeds and methods.
   """
   records = sweep_results.read(sweep.folder)
@@ -122,7 +122,7 @@ def read_results(sweep: Sweep) -> dict[str, dict]:
 
 
 def missing(sweep: Sweep, cells: list[Cell] | None = None) -> list[Cell]:
-  """Returns those of the cells, by default the sweep's, that have no result of their flags."""
+  """Returns the cells, by default among the sweep's, that have no result of their flags."""
   records = sweep_results.read(sweep.folder)
   return [cell for cell in (sweep.cells if cells is None else cells)
           if records.get(cell.name, {}).get("config") != cell.hash]

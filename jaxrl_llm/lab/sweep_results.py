@@ -65,7 +65,7 @@ def fingerprint(run: RunFolder, cores: int | None) -> dict:
   """Returns the metrics of a run's first iterations, and what they depend on in addition to the
   code.
 
-  Of evaluations only the first counts: the last iteration, which is another one in a run that is
+  Only the first evaluation counts: the last iteration, which is another one in a run that is
   started again, is evaluated out of turn.
   """
   metrics = {}

@@ -52,7 +52,7 @@ def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> 
 
   Args:
     runs: scratch folder of the runs.
-    cores: that the run may use; None: all.
+    cores: CPU cores that the run may use; None: all.
 
   Raises:
     RuntimeError: the run failed, other than by ending early; it has no result.

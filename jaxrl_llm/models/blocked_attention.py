@@ -138,7 +138,7 @@ def _einsum_f32(axes: str, lhs, rhs):
 
 
 def _skip_masked_blocks(add, i, j, segments, block: int):
-  """Returns the body of a loop over blocks, which leaves out those of which nothing is seen.
+  """Returns the body of a loop over blocks, which skips fully masked blocks.
 
   Args:
     add: (index of the loop, [R, B, B] bool what queries see, carry) -> carry.

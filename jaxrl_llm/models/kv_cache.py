@@ -205,7 +205,7 @@ def put_rows(cache: KVCache, other: KVCache, to: Int[Array, " C"], source: Int[A
              count: Int[Array, ""]) -> KVCache:
   """Copies row source[i] of `other` over row to[i], for i < count.
 
-  Slots beyond those of `other` are left as they are. Rows are copied one by one, so that XLA
+  Slots that `other` does not have are left as they are. Rows are copied one by one, so that XLA
   updates the cache in place.
   """
 

@@ -1,8 +1,8 @@
 """The module that predicts two tokens ahead (multi-token prediction, MTP), one layer deep.
 
 At column t it reads the trunk's last hidden state, which has seen the tokens up to t, and the
-embedding of token t + 1. Their norms are joined and projected to the width. One block and a norm of
-the module's own follow; the output head is the policy's. The result predicts token t + 2.
+embedding of token t + 1. Their norms are joined and projected to the width. One block and the
+module's own norm follow; the output head is the policy's. The result predicts token t + 2.
 
 Source: DeepSeek-V3, arXiv 2412.19437, section 2.2, with one module.
 """

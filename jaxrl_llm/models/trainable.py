@@ -1,9 +1,9 @@
 """The trained parameters: all of them, selected ones, or low-rank adapters on frozen weights.
 
 A parameter's path is its keys joined by slashes: `blocks/0/attention/query`, or with scanned layers
-`blocks/attention/query`. Trained and frozen parameters are two trees, and `merge` makes of them the
-parameters that the model reads. A gradient, an optimizer state and a checkpoint of the trained tree
-therefore hold nothing of the frozen one.
+`blocks/attention/query`. Trained and frozen parameters are two trees, and `merge` joins them into
+the parameters that the model reads. A gradient, an optimizer state and a checkpoint of the trained
+tree therefore hold nothing of the frozen one.
 
 Source of the adapters: LoRA, arXiv 2106.09685.
 """
@@ -225,7 +225,7 @@ def _batch(keys: Keys, rank: int) -> int:
 
 
 def _adapter_axes(keys: Keys, names: tuple[str, ...]) -> dict:
-  """Returns logical axes of an adapter, from those of its weight."""
+  """Returns the logical axes of an adapter, from its weight's axes."""
   batch, (inner, _) = _batch(keys, len(names)), ADAPTABLE[keys[-1]]
   return {"a": (*names[:batch], names[batch], "rank"),
           "b": (*names[:batch], "rank", names[batch + inner])}

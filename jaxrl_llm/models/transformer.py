@@ -308,7 +308,7 @@ class Model:
     """Returns the logits, f32, that the final norm and the head make of any layer's states (logit
     lens).
 
-    Of layer N these are the model's own.
+    For layer N they are the model's own logits.
     """
     return scaled_logits(self.normed(params, states), self.head(params), 1.0)
 

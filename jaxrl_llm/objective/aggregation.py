@@ -72,7 +72,7 @@ def regularizer_weights(mask: Bool[Array, "B L"], cfg: AggregationConfig,
                         keep: Bool[Array, " B"] | None = None) -> Float[Array, "B L"]:
   """Returns the weights of terms without an advantage (KL, entropy, value).
 
-  They are those of the same mode, but `token` for `balanced`, which needs advantages.
+  They use the same mode, but `token` in place of `balanced`, which needs advantages.
   """
   plain = dataclasses.replace(cfg, name="token") if cfg.name == "balanced" else cfg
   return loss_weights(mask, None, None, plain, keep)

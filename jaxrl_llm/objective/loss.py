@@ -196,7 +196,7 @@ def _mean_k3(log_ratio: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Mean:
 def sft_loss(params, batch: SupervisedBatch, *, model, cfg) -> tuple[Float[Array, ""], dict]:
   """Returns the negative log-likelihood sum(loss_weights * -log pi), and its mean per token.
 
-  The temperature is 1. Of `cfg`, which losses share, only `mtp_coef` is read: with it, the negative
+  The temperature is 1. All losses share `cfg`; only `mtp_coef` is read here: with it, the negative
   log-likelihood of the module that predicts two tokens ahead is added, times that. None: there is
   no such module.
   """

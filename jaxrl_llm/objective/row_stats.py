@@ -194,7 +194,7 @@ def _packed(tokens, length, completion, banned, *, bins: Bins, ahead: int = 1) -
   rows.
 
   The columns that predict something come first where logits are computed. So the chunks of logits
-  that nobody reads are the last ones, and are left out.
+  that are not read are the last ones, and are left out.
   """
   placement = places(length, tokens.shape[1], bins)
   to_bins = functools.partial(pack, where=placement)

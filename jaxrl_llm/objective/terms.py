@@ -70,8 +70,8 @@ class TermEntry(Entry):
     stats: members of STATISTICS that it reads.
     columns: names of training/columns.py that it reads.
     row_columns: columns [B] that its transform adds to the batch.
-    weights: POLICY, the weights of the policy loss with correction, or REGULARIZER, those of the
-      aggregation that ignore advantages.
+    weights: POLICY, the weights of the policy loss with correction, or REGULARIZER, the
+      aggregation's weights that ignore advantages.
     detached: whether embedding, trunk and output head get no gradient of the module that predicts
       two tokens ahead.
     transform: the update transform that finds a coefficient or column of the term; None: none.
@@ -138,7 +138,7 @@ class Distill:
 def distill(inputs: TermInputs, cfg: Distill) -> TermOutput:
   """Returns the divergence of each token from the teacher: reverse KL on the policy's completions.
 
-  Source: arXiv 2306.13649; the estimators are those of `divergences.get_divergence`.
+  Source: arXiv 2306.13649; the estimators are in `divergences.get_divergence`.
   """
   teacher = inputs.batch.columns["teacher_log_probs"]
   divergence = divergences.get_divergence(cfg.divergence)(inputs.stats.log_probs, teacher,

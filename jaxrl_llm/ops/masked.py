@@ -41,7 +41,7 @@ def row_gini(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Ar
   Returns:
     0 for equal weights, 1 - 1/n for a single one that is not 0, and 0 for a row without any.
   """
-  ordered = jnp.sort(masked(weights, mask), -1)  # what is not masked comes first, and counts as 0
+  ordered = jnp.sort(masked(weights, mask), -1)  # excluded entries are 0 and come first
   count = jnp.sum(mask, -1).astype(ordered.dtype)
   rank = jnp.arange(1, weights.shape[-1] + 1) - (weights.shape[-1] - count)[:, None]
   total = jnp.sum(ordered, -1)

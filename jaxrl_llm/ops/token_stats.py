@@ -75,7 +75,7 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
     stats: subset of STATS.
     entropy_gradient: lets gradients flow through `entropy`; leave it off where entropy is only
       logged. sum_pi_squared and kept_mass never carry a gradient.
-    read: [..., L] bool, False where nobody reads the statistics. A chunk in which nothing is read
+    read: [..., L] bool, False where the statistics are not read. A chunk in which nothing is read
       is not computed and gets 0 (False). None: all are read.
 
   Returns:

@@ -1,4 +1,4 @@
-"""Devices: the mesh, what lies on which axis, and transfers from host to device.
+"""Devices: the mesh, which arrays are divided over which axis, and transfers from host to device.
 
 No other package asks for devices. Arrays are laid out by `NamedSharding` under `jax.jit`, and the
 compiler inserts the collectives.

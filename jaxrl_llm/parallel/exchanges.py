@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-# Not public, but what Orbax reads, too; there is no other way to the store.
+# Not public, but Orbax reads it, too; there is no other way to the store.
 from jaxrl_llm.parallel import jax_private
 
 PIECE = 2**20  # bytes of a stored value: the messages of the store are limited

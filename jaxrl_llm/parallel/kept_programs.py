@@ -8,12 +8,12 @@ sources:
 - shapes, dtypes, shardings and the tree of its arguments, and its static arguments;
 - the sources of this package, the versions of JAX, its settings, devices and processor.
 
-That names a link to the file of the program, which is named by the lowered program: after a change
-of the sources a program is traced once more, but only compiled if it is another one.
+These name a link to the file of the program. The file is named by the lowered program: after a
+change of the sources a program is traced once more, but compiled only if it has changed.
 
-What `canonical` cannot write without an address in memory is compiled as ever. So is everything
-until `keep_in`, with plugins, whose code is not in the key, with several processes, and while JAX
-traces.
+A function that `canonical` cannot write without an address in memory is compiled as usual. So is
+everything until `keep_in`, with plugins, whose code is not in the key, with several processes, and
+while JAX traces.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 def keep_in(folder: Path | None) -> None:
   """Makes this process keep programs in a folder, which exists; None: nowhere.
 
-  What it holds is run without question, so nobody else may write there.
+  Its programs are run without checks, so no other user may write there.
   """
   if not _listening:
     jax.monitoring.register_event_listener(_count_hit)
@@ -128,7 +128,7 @@ def kept(program: jax.stages.Wrapped, name: str, *statics: Any,
   """Returns a jitted function whose compiled programs are kept.
 
   Args:
-    name: of the function, unique among those with equal statics.
+    name: of the function, unique among functions with equal statics.
     statics: all that the function closes over and that may differ between two starts.
     static_names: its static arguments.
   """
@@ -139,7 +139,7 @@ def kept(program: jax.stages.Wrapped, name: str, *statics: Any,
 def canonical(value: Any) -> str:
   """Writes a value such that equal texts of two processes mean equal values.
 
-  A value of which only its address is known is written with it; see ADDRESS.
+  A value that is known only by its address is written with it; see ADDRESS.
   """
   if isinstance(value, jax.sharding.Mesh):
     return f"Mesh({value.shape}, {[str(device) for device in value.devices.flat]})"

@@ -64,8 +64,8 @@ class Layout:
 
   Attributes:
     mesh: of all devices.
-    across: whether the program is one for each part of `data` (`over_data`), so that shapes are
-      those of a part.
+    across: whether the program is one for each part of `data` (`over_data`), so that shapes are per
+      part.
   """
 
   mesh: Mesh
@@ -123,7 +123,7 @@ class Layout:
     """Returns function(*arrays), which each device computes from its own parts, as kernels must.
 
     Args:
-      axes: logical axes of each array; the result has those of the first.
+      axes: logical axes of each array; the result has the first one's axes.
     """
     if self.mesh.size == 1:
       return function(*arrays)

@@ -174,7 +174,7 @@ def rows_in_processes(grid: np.ndarray) -> np.ndarray:
   """Returns a grid [data, fsdp, sequence, tensor] in which devices that share rows are in one
   process, as sampling needs them (`of_process`); the grid itself if they are, or cannot be.
 
-  By the order of a TPU's network, four neighbours may be those of two hosts of 2 x 2 chips.
+  In the order of a TPU's network, four neighbours may belong to two hosts of 2 x 2 chips.
   """
   sharing = grid.shape[2] * grid.shape[3]
   groups = np.vectorize(_process)(grid.reshape(-1, sharing))

@@ -1,7 +1,7 @@
 """Who takes part, and who has died: a connection of each process to process 0.
 
-JAX's own service ends processes by an abort that names nobody, after minutes. A connection ends at
-once when a process does, however it ends. One line of JSON is a message: [kind, text].
+JAX's own service ends processes by an abort that names nobody, after minutes. A connection ends
+immediately when a process does, however it ends. One line of JSON is a message: [kind, text].
 """
 
 import contextlib
@@ -40,10 +40,10 @@ class RollCall:
     self._guard, self._over = threading.Lock(), False
 
   def begin(self, wait: float) -> None:
-    """Returns when all processes are there.
+    """Returns when all processes have joined.
 
     Raises:
-      AbsentError: they are not, after `wait` seconds.
+      AbsentError: some have not, after `wait` seconds.
     """
     end = time.monotonic() + wait
     if self._index:
@@ -80,7 +80,7 @@ class RollCall:
       while len(self._peers) < self._count - 1:
         if time.monotonic() > end:
           raise self._absent(wait)
-        with contextlib.suppress(OSError):  # nobody came, or left again
+        with contextlib.suppress(OSError):  # no process connected, or it left again
           peer = _Peer(server.accept()[0])
           # In a thread, so that a stranger who says nothing holds up no process of the run.
           threading.Thread(target=self._welcome, args=(peer,), daemon=True).start()
@@ -175,7 +175,7 @@ class _Peer:
     self._lines = connection.makefile("r", encoding="utf-8", errors="replace")
 
   def say(self, kind: str, text: str) -> None:
-    """Sends a message; an ended connection is noticed by who listens."""
+    """Sends a message; the listener notices an ended connection."""
     try:
       self._connection.sendall((json.dumps([kind, text]) + "\n").encode())
     except OSError:

@@ -25,7 +25,7 @@ _roll_call: RollCall | None = None
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """The place of a process among those of the run.
+  """The place of a process among the run's processes.
 
   Attributes:
     coordinator: host:port of process 0; the roll call has the port after it.

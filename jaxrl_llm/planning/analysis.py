@@ -35,7 +35,7 @@ class Program:
     name: as `--programs` calls it.
     trace: traces it with abstract arguments.
     columns: its arguments by what they are: parameters, optimizer, cache, batch.
-    devices: that run it together.
+    devices: number of devices that run it together.
     runs: in an iteration, at most.
     trips: of its loops whose trips depend on data, at most, in the program's order.
     model_flops: operations of one run that the method needs, on all devices.
@@ -102,7 +102,7 @@ class Roofline:
 
   @property
   def seconds(self) -> float:
-    """The longest of a resource's seconds and of those in turn."""
+    """Returns the longest of the resources' seconds and the seconds in turn."""
     return max(self.compute, self.memory, self.interconnect, self.network, self.in_turn.seconds)
 
 
@@ -113,7 +113,7 @@ class Analysis:
   Attributes:
     program: what was compiled.
     arguments: by column.
-    outputs: that reuse no argument.
+    outputs: outputs that reuse no argument.
     needed: by the program, arguments included; None if the compiler refused it without a number.
     temp_size: the compiler's sum of temporaries, some of which share memory; None if refused.
     refused: the compiler's sentence if the program does not fit, else ''.
@@ -204,7 +204,7 @@ def _work(program: Program, text: str, operations: flops.Flops,
 
 
 class _Place:
-  """Sums over the visits of a loop, or over those outside."""
+  """Sums over the visits of a loop, or over the visits outside."""
 
   def __init__(self) -> None:
     self.moved: collections.defaultdict[str, Moved] = collections.defaultdict(Moved)

@@ -20,7 +20,7 @@ _NAMED = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((\S*)\))?
 _ORDER = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _AXIS = re.compile(r"'([^']+)'=(\d+)")
 # Between slices a TPU's compiler leaves a collective to the runtime: a device sends its part to its
-# host, and this attribute says of which collective it is.
+# host, and this attribute names its collective.
 _BY_HOST = re.compile(r'_xla_megascale_transfer_type="?(\w+)')
 
 

@@ -68,7 +68,7 @@ class Sizes:
 
 
 def cases(models: dict[str, ModelConfig], sizes: Sizes, chip: Chip | None) -> list[Case]:
-  """Returns the measurements of the models in order, which are those of short rows first.
+  """Returns the measurements of the models in order: short rows first.
 
   Args:
     chip: the device's peaks; None: unknown, and the shares of them are None.

@@ -67,7 +67,9 @@ def _attempt(case: Case, rows: int) -> tuple[str, dict[str, Any]]:
 
 
 def timed(function: Callable[[], Any], repeats: int) -> dict:
-  """Returns seconds of each call, their median, and those of the first call, which compiles."""
+  """Returns the seconds of each call, their median, and the seconds of the first call, which
+  compiles.
+  """
   call_seconds = []
   for _ in range(repeats + 1):
     begin = time.perf_counter()

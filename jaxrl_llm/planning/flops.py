@@ -99,7 +99,7 @@ class _Counter:
     elif name == "scan":
       self.jaxpr(params["jaxpr"].jaxpr, times * params["length"], into, kernel)
     elif name == "shard_map":
-      # Inside, shapes are those of one device along the manual axes.
+      # Inside, shapes are per device along the manual axes.
       axes = params.get("newly_manual_axes", params.get("manual_axes", ()))
       devices = math.prod(params["mesh"].shape[axis] for axis in axes)
       self.jaxpr(_open(params["jaxpr"]), times * devices, into, kernel)

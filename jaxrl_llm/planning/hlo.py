@@ -26,7 +26,7 @@ class Instruction:
   Attributes:
     name: with its leading %.
     opcode: such as `fusion`.
-    buffers: what it makes; one, or those of a tuple.
+    buffers: its outputs; one, or several of a tuple.
     operands: names.
     inside: the text between the parentheses, a constant's value or a parameter's number.
     attributes: the text after them.

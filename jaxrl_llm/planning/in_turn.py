@@ -15,7 +15,9 @@ from jaxrl_llm.planning.traffic import Traffic
 
 @dataclasses.dataclass(frozen=True)
 class InTurn:
-  """Seconds of the instructions whose products take longer, and of those whose traffic does."""
+  """Seconds of the instructions whose products take longer, and of the instructions whose traffic
+  does.
+  """
 
   compute: float = 0.0
   memory: float = 0.0

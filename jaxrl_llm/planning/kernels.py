@@ -4,7 +4,7 @@ are skipped, and a compiled text shows each operand once, but not how often a ke
 A row of S tokens has S (S + 1) / 2 pairs of a token and an earlier one or itself, for each head. A
 product over the pairs takes 2 d operations for each, d being the head's width. On a TPU each block
 that is not skipped reads two blocks from memory: of keys and values, or in the backward pass for
-these, of queries and gradients. On a GPU they are taken to stay in its cache.
+these, of queries and gradients. On a GPU they are assumed to stay in its cache.
 
 Source: own derivation, from the kernels' loops.
 """

@@ -9,7 +9,7 @@ from jaxrl_llm.config import RolloutConfig
 
 def shares(rows: int, mean: float) -> np.ndarray:
   """Returns [rows] lengths over their limit, ascending: quantiles of an exponential distribution
-  that the limit cuts off, of this mean. Of a mean of .4, one in ten reaches the limit.
+  that the limit cuts off, of this mean. With a mean of .4, one in ten reaches the limit.
 
   Own choice: rows of a policy end at a rate that changes little along the row.
 

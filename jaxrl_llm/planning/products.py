@@ -25,7 +25,7 @@ _KERNELS = ("tpu_custom_call", "triton_kernel_call", "__gpu$xla.gpu.triton", "__
 
 def count_operations(module: hlo.Module, instruction: hlo.Instruction,
                      computation: hlo.Computation) -> float:
-  """Returns the operations of one run of an instruction, those inside a fusion included."""
+  """Returns the operations of one run of an instruction, including those inside a fusion."""
   if instruction.opcode == "fusion":
     return sum(_operations(nested, parent) for nested, parent in hlo.inner(module, instruction))
   return _operations(instruction, computation)
@@ -93,7 +93,7 @@ def _meetings(sizes: tuple[int, ...], window: tuple[int, ...]) -> int:
   Args:
     sizes: of the axis, of input, kernel and output.
     window: (stride of the outputs over the input with its zeros, positions before the input,
-      distance of the inputs, distance of the kernel's positions); the names are those of XLA.
+      distance of the inputs, distance of the kernel's positions); the names are XLA's.
   """
   input_size, kernel_size, output = sizes
   stride, pad, lhs_dilation, rhs_dilation = window

@@ -58,7 +58,7 @@ def _step(planned: Planned, mean_length: float) -> Program:
 
 
 def _scoring(planned: Planned, mean_length: float) -> list[Program]:
-  """Returns the anchor's pass and those of columns, where the config needs them."""
+  """Returns the anchor's pass and the columns' passes, where the config needs them."""
   scoring, scorers = planned.learner.scoring, []
   work = (planned.learner.model.config, planned.sizes, planned.sizes.rows)
   if planned.scores.anchor_log_probs is not None or scoring.reads_stats:

@@ -84,8 +84,8 @@ def as_text(analyses: list[Analysis], target: Target) -> str:
 
 
 def longest(seconds: dict) -> float:
-  """Returns the seconds of a program in `as_data`; older plans have none in turn, and took those of
-  the resource that binds.
+  """Returns the seconds of a program in `as_data`; older plans have none in turn, and took the
+  seconds of the resource that binds.
   """
   return seconds["longest"] if "longest" in seconds else seconds[seconds["binds"]]
 

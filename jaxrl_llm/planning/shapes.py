@@ -1,4 +1,4 @@
-"""Shapes of the policy network without its weights: published ones, or those of a local folder."""
+"""Shapes of the policy network without its weights: published shapes, or a local folder's."""
 
 import dataclasses
 from pathlib import Path

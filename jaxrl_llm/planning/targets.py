@@ -24,7 +24,7 @@ class Chip:
     flops: matrix products in bf16, per second.
     memory: bytes.
     bandwidth: of the memory, bytes per second.
-    interconnect: bytes per second between devices. Of a TPU all links together, of a GPU one way.
+    interconnect: bytes per second between devices. For a TPU all links together, for a GPU one way.
     network: bytes per second between slices of TPUs, one device's share of its host's, one way.
     source: where the figures are published.
   """

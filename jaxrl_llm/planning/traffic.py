@@ -16,7 +16,7 @@ _FREE = frozenset("""
 _SLICES = ("dynamic-slice", "slice", "gather")
 _UPDATE = "dynamic-update-slice"
 _ALLOCATES = 'custom_call_target="AllocateBuffer"'  # names memory, and writes none of it
-_LIBRARIES = ("__cublas", "__cudnn")  # their last output is a workspace, of which little is used
+_LIBRARIES = ("__cublas", "__cudnn")  # their last output is a mostly unused workspace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _only_bitcasts(module, user: hlo.Instruction) -> bool:
   """Returns whether an instruction is a fusion that returns its operand, as TPU compilers nest
   them.
 
-  What is read of the operand is then what its users read.
+  The bytes read of the operand are then the bytes that its users read.
   """
   if user.opcode != "fusion" or len(user.operands) != 1:
     return False

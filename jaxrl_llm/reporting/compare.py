@@ -103,7 +103,7 @@ def rows(comparison: Comparison) -> list[tuple[str, ...]]:
   """
   sign = 1 if comparison.lower else -1
 
-  def order(group):  # what is not a number comes last
+  def order(group):  # NaN comes last
     final = sign * np.mean(group.values[:, -1])
     return np.isnan(final), final
 

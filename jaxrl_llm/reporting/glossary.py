@@ -156,7 +156,7 @@ GLOSSARY = (*EVALUATIONS, *ROLLOUTS, *UPDATES, *MISMATCH, *TIMES)
 
 
 def all_entries() -> tuple[Entry, ...]:
-  """Returns the package's entries and those of papers, which are imported."""
+  """Returns the entries of the package and of papers, which are imported."""
   of_papers = (paper_table.load("metrics", prefix) for prefix in paper_table.names("metrics"))
   return (*GLOSSARY, *(metric for paper in of_papers for metric in paper.METRICS))
 

@@ -60,11 +60,11 @@ def write_report(workdir: str | os.PathLike, status: str = "running") -> str:
   """Writes workdir/curves.png and workdir/report.html; returns the path of the latter.
 
   The page needs no other file, no network and no JavaScript. It shows the completions of
-  workdir/samples.json if that file is there: {"before": [sample, ...], "after": [sample, ...],
-  "iteration": the one after which the latter were made (may be left out)}. A
-  sample has `prompt`, `completion`, `answer`, `correct` and `truncated`. For each token of the
-  completion it has the text in `pieces` and, in `log_ratio`, the log-prob under the final policy
-  minus the one under the warm-started policy (nats), or None if a tool inserted the token.
+  workdir/samples.json if that file exists: {"before": [sample, ...], "after": [sample, ...],
+  "iteration": the one after which the latter were made (may be left out)}. A sample has `prompt`,
+  `completion`, `answer`, `correct` and `truncated`. For each token of the completion it has the
+  text in `pieces` and, in `log_ratio`, the log-prob under the final policy minus the one under the
+  warm-started policy (nats), or None if a tool inserted the token.
 
   Args:
     workdir: the run's folder.

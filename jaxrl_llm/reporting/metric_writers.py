@@ -124,7 +124,7 @@ class Tensorboard(MetricWriter):
       put(Path(self._events), self.directory / "tensorboard")
 
   def restart(self, lines: list[tuple[int, dict[str, float]]]) -> None:
-    """Removes all events and adds those of `lines`."""
+    """Removes all events and adds the events of `lines`."""
     self._writer.close()
     for path in glob.glob(os.path.join(glob.escape(self._events), "events.out.tfevents.*")):
       os.remove(path)
@@ -194,7 +194,7 @@ class OnlineWriter(MetricWriter):
     write_atomically(self._path, json.dumps(self._state) + "\n")
 
   def write(self, iteration: int, values: dict[str, float]) -> None:
-    """Sends the metrics, unless those of this iteration were sent before an interruption."""
+    """Sends the metrics, unless this iteration's were sent before an interruption."""
     if iteration > self._state["sent"]:
       self._client.log(values, step=iteration)
       self._state["sent"] = iteration
@@ -263,7 +263,7 @@ def require(choice: Choice) -> None:
 
 
 class Copies:
-  """All writers of a run. What one of them raises is warned of once.
+  """All writers of a run. An error of one of them is logged once, as a warning.
 
   Args:
     choice: the config's section `writer`.

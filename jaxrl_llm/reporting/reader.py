@@ -55,7 +55,8 @@ class RunFolder:
                   if len(paths) == rollout_part(paths[0])[1])
 
   def rollouts(self, iteration: int) -> list[dict[str, Any]]:
-    """Returns the rows of an iteration as written, those of several processes in their order.
+    """Returns the rows of an iteration as written; rows of several processes are in the processes'
+    order.
 
     Per-token entries are arrays [length], also where an earlier version wrote lists. A non-finite
     number of another entry is the text "nan", "inf" or "-inf", which `np.asarray(x, float)` reads.

@@ -77,7 +77,7 @@ class MetricsWriter:
 
 
 class NoWriter:
-  """Writes nothing: the metrics of a run are process 0's to write."""
+  """Writes nothing: process 0 writes the metrics of a run."""
 
   def write(self, iteration: int, values: dict[str, float]) -> None:
     del iteration, values
@@ -104,8 +104,8 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
   Args:
     workdir: the run's folder.
     iteration: names the file.
-    rows: JSON-able, but for numpy arrays. Those of one axis in all rows are exact; floats of others
-      keep `DIGITS` significant digits.
+    rows: JSON-able, but for numpy arrays. Arrays of one axis in all rows are exact; floats of
+      others keep `DIGITS` significant digits.
     part: (which process, of how many) the rows are of; each process writes separate files.
   """
   path = rollout_path(workdir, iteration, part)

@@ -72,7 +72,7 @@ def rollout_shape(prompts: PromptBatch, cfg: SamplerConfig, *, turns: bool = Fal
   Args:
     prompts: arrays or shapes.
     cfg: of `generate` or of the engine.
-    turns: with an environment, so that turn_id and void are there.
+    turns: with an environment, so that turn_id and void exist.
   """
   rows, shape = prompts.tokens.shape[0], jax.ShapeDtypeStruct
   per_token, per_row = shape((rows, cfg.max_new_tokens), np.int32), shape((rows,), np.int32)

@@ -63,7 +63,7 @@ class Shared:
 
 @struct.dataclass
 class Sampled:
-  """Tokens of a chunk. Those of slot s are the first count[s] columns, given tokens among them.
+  """Tokens of a chunk. The tokens of slot s are the first count[s] columns, given tokens included.
 
   Attributes:
     tokens: [S, C] int32.
@@ -122,7 +122,7 @@ class Decoder:
     """Decodes a chunk: each step feeds each row's last token and samples the next.
 
     Args:
-      rules: static, of `draw.sampling` that may be on, as in `next_token.sample_token`.
+      rules: static, the rules of `draw.sampling` that may be on, as in `next_token.sample_token`.
     """
     model, keys, head = self.model, row_keys(draw.key, inputs.row_id), self.model.head(params)
     stops = jnp.asarray(self.stop_ids, jnp.int32)

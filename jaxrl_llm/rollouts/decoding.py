@@ -5,7 +5,7 @@ The cache of S rows has the prompts' P columns, and after them a ring of w colum
 write at one shared index (models/kv_cache.py, where a column is a slot). A row that is admitted
 later than its neighbours begins further right, and the older content of its row is marked as empty.
 So one scalar write serves rows of any age. Attention reads P + w columns, where w covers the oldest
-row in flight; an index per row would need as many.
+row in flight; an index per row would not save any.
 
 Shared prompts are in a separate store, once per group, and the cache is the ring only.
 """

@@ -5,8 +5,8 @@ of ended ones; once the queue is empty, the rows that are left move into a small
 of a token is a function of (key, row_id, position) only, so none of this changes a token beyond
 rounding: `run` samples what `sampler.generate` samples.
 
-With an environment, a row has turns. What the environment inserts after a turn is fed through the
-row's cache token by token, in the same chunks in which other rows sample.
+With an environment, a row has turns. Tokens that the environment inserts after a turn are fed
+through the row's cache one by one, in the same chunks in which other rows sample.
 
   rollout_table.py    state of each completion on the host, and when it continues or ends
   turns.py    an environment ends turns and answers them in threads; changes the table only
@@ -62,8 +62,8 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
       None: no limit.
     tool_workers: threads in which the environment answers.
     tool_chunks: chunks that other rows decode before an answer is entered, so that two runs agree
-      bit for bit. None: an answer is entered as soon as it is there, so that rounding depends on
-      the tool's speed.
+      bit for bit. None: an answer is entered as soon as it arrives, so that rounding depends on the
+      tool's speed.
 
   Returns:
     (Rollout with L = P + max_new_tokens as from `sampler.generate`, Stats). With `min_new_tokens`,
@@ -90,7 +90,7 @@ def run_on(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, in_
   """As `run`, but continues rows of an earlier run, and returns before all of its rows have ended.
 
   Args:
-    prompts: first the prompts of the rows in `in_flight.begun`, then those of new rows.
+    prompts: first the prompts of the rows in `in_flight.begun`, then prompts of new rows.
     key: the same in all these runs, because a row's noise must not depend on the run.
     in_flight: how it begins and ends.
     **settings: of turns, as in `run`. Answers under way when it ends are waited for.

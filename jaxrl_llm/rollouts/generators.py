@@ -22,7 +22,7 @@ class Step(NamedTuple):
   ended: bool
 
 
-# (rows of ids, continuations of each row, number of the step) -> Steps, those of a row contiguous.
+# (rows of ids, continuations of each row, number of the step) -> Steps, contiguous for each row.
 Generator = Callable[[Sequence[Sequence[int]], int, int], list[Step]]
 
 

@@ -33,8 +33,8 @@ def for_decoding(params, model: Model):
   """Returns (model, params) that decode fast: matrices in the compute dtype, separate blocks.
 
   Norm scales, the router and the value head keep their dtype, because the network reads them in
-  f32; so do matrices held as int8, with their scales. Results equal those of the given model and
-  parameters, up to rounding if layers were scanned.
+  f32; so do matrices held as int8, with their scales. Results equal the given model's, up to
+  rounding if layers were scanned.
   """
   blocks = params["blocks"]
   if model.config.scan_layers and 0 not in blocks:

@@ -15,7 +15,7 @@ between products stay in the rollout's dtype, and the other parameters are not q
   int8_products  held so too, with each token's activations rounded to int8 before a product of
                  integers (qwix): another approximation on top
 
-The log-probabilities of a rollout are those of the network that sampled it, in each of them.
+In each of them, the log-probabilities of a rollout come from the network that sampled it.
 """
 
 import dataclasses

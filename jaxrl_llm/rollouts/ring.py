@@ -169,7 +169,7 @@ class Ring:
     return rows
 
   def _share_prompts(self, rows, free) -> np.ndarray:
-    """Puts missing prompts into the store; returns the leading rows whose prompt is there."""
+    """Puts missing prompts into the store; returns the leading rows whose prompt is stored."""
     store = self.store
     places, groups, rows = store.admit(self.row[self.live()], rows)
     source = groups - self.wave[0] // self.cfg.group_size

@@ -20,7 +20,7 @@ TILE = 128  # columns; a TPU updates a cache in place if its columns are a multi
 class EngineConfig(SamplerConfig):
   """Sizes and rules of `engine.run`.
 
-  Of these fields only `min_new_tokens`, `stop_ids` and `max_new_tokens` change what is sampled. The
+  Only the fields `min_new_tokens`, `stop_ids` and `max_new_tokens` change what is sampled. The
   fields of `SamplerConfig` mean the same here; `window` counts columns of the cache's ring.
 
   Attributes:

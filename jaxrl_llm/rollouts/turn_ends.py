@@ -99,7 +99,7 @@ class TurnEnvironment:
     self._overlap = max((len(marker.encode()) for marker in markers), default=0) + SPARE
     self.problems: Mapping[int, Problem] = {}
     # Only for the threads of one environment. Others that share the tokenizer (prompts, verdicts)
-    # need no lock, because nobody changes the tokenizer's settings.
+    # need no lock, because the tokenizer's settings are never changed.
     self._lock = threading.Lock()
 
   def turn_end(self, turn_ids: Sequence[int], seen: int = 0) -> int | None:

@@ -61,7 +61,7 @@ class Turns:
   Args:
     table: its rows wait while their answers are under way.
     workers: threads in which the environment answers.
-    chunks: chunks that other rows decode before an answer is entered. None: as soon as it is there.
+    chunks: chunks that other rows decode before an answer is entered. None: as soon as it arrives.
     vocab_size: token ids of an answer are below it; None: they are not checked.
   """
 
@@ -125,7 +125,7 @@ class Turns:
       raise PluginError(f"{self._where}: {method}: {type(error).__name__}: {reason}") from error
 
   def collect(self) -> None:
-    """Enters the answers that are there, or due.
+    """Enters the answers that have arrived, or are due.
 
     Waits for the first answer if no row can continue without one.
     """

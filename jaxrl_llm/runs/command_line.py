@@ -38,15 +38,15 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
         early: tuple[type[Exception], ...] = ()) -> None:
   """Parses the flags and calls `main`.
 
-  What the user can mend, and Ctrl-C, end the process with one line. With several processes, one
-  that ends early tells the others why.
+  Errors that the user can fix, and Ctrl-C, end the process with one line. With several processes,
+  one that ends early tells the others why.
 
   Args:
     required: names of flags that must be given.
     folders: names of flags that hold a path; it must not be empty.
     errors: types that `main` raises for a user's mistake, besides ConfigError and OSError.
     multi_process: whether `main` may run in several processes; if not, none are looked for.
-    early: those of `errors` for which the exit status is ENDED_EARLY, not 1.
+    early: the types among `errors` for which the exit status is ENDED_EARLY, not 1.
   """
   def checked(arguments: Sequence[str]) -> None:
     check(arguments[1:], required, folders)
@@ -135,11 +135,15 @@ def _ignore(_) -> None:
 
 
 def _report(unraisable) -> None:
-  """Prints what cannot be raised, as Python does, but for what TensorStore's threads meet when they
-  call back a loop of Orbax that a failed restore has closed: the restore's own error is printed.
+  """Prints what cannot be raised, as Python does, but for two:
+
+  what TensorStore's threads meet when they call back a loop of Orbax that a failed restore has
+  closed: the restore's own error is printed; and a signal's exception in a destructor, which the
+  run raises again (`Signals`).
   """
   error = unraisable.exc_value
-  if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+  of_loop = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+  if not of_loop and not isinstance(error, (KeyboardInterrupt, Terminated)):
     sys.__unraisablehook__(unraisable)
 
 

@@ -1,4 +1,6 @@
-"""Dynamic sampling (DAPO, arXiv 2503.14476): groups that teach nothing are sampled again."""
+"""Dynamic sampling (DAPO, arXiv 2503.14476): groups without a learning signal are replaced by new
+ones.
+"""
 
 import dataclasses
 import time
@@ -27,7 +29,7 @@ def sample_batch(source: RolloutSource, params: Params, step: jax.Array,
   Dynamic sampling drops groups whose kept rewards are all equal, or that have fewer than two kept
   rows, and samples further task batches instead, up to `max_draws`. Surplus groups are dropped.
 
-  All processes count the groups of all, and deal them so that each has as many.
+  All processes count the groups of all processes, and distribute them evenly.
 
   Args:
     params, step: the sampling policy, as the model reads it, and its optimizer step.
@@ -82,7 +84,7 @@ def group_kinds(verdicts: Verdicts, group_size: int) -> np.ndarray:
 
 def _dealt(local_groups: RolloutBatch, counts: list[list[int]], groups: int,
            group_size: int) -> RolloutBatch:
-  """This process's share of the first `groups` groups of all processes.
+  """Returns this process's share of the first `groups` groups of all processes.
 
   Groups are in the order of their rounds of sampling, and of the processes in a round, so that the
   choice does not depend on the number of processes.

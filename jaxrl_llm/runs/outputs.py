@@ -86,7 +86,7 @@ class Evaluated(NamedTuple):
 
   Attributes:
     greedy: on the first set, the task's own problems unless it has none.
-    metrics: of all sets, also those of the sampled completions.
+    metrics: of all sets, including sampled completions.
     accuracy: the share of correct greedy completions of the first set.
   """
 
@@ -251,7 +251,7 @@ class RunRecords(Records):
 
 def write_rollouts(directory: Path, iteration: int, rows: list[dict], files: RolloutFilesConfig,
                    source: RolloutSource) -> None:
-  """Writes an iteration's rows as far as `files` says, and removes those of older iterations."""
+  """Writes an iteration's rows as far as `files` says, and removes older iterations' rows."""
   if iteration % files.every:
     return
   group = source.rollout.group_size

@@ -34,7 +34,7 @@ class Ahead:
     self._cursor = 0
 
   def take(self, params: Params, step: jax.Array, cursor: int) -> RolloutBatch:
-    """As `sample_batch`; the pending batch, which `begin` was given the same arguments for.
+    """Returns the pending batch, for which `begin` got the same arguments; see `sample_batch`.
 
     In the first iteration, and in the first one after a restart, nothing is pending: the batch is
     sampled now, in the caller's thread.
@@ -45,7 +45,7 @@ class Ahead:
 
     Raises:
       ValueError: the pending batch begins at another cursor.
-      What sampling raised in its thread.
+      Any exception of sampling, from its thread.
     """
     begin = time.perf_counter()
     if self._pending is None:

@@ -61,8 +61,8 @@ class Phases:
 
   def iterated(self, values: dict[str, float]) -> None:
     """Counts the time of `iterate`: rollouts and verification as measured there, the rest as the
-    update's. Of rollouts that were sampled ahead, only the time that the loop waited counts.
-    Repeated rounds of dynamic sampling count as rollouts with their verification.
+    update's. If rollouts were sampled ahead, only the time that the loop waited counts. Repeated
+    rounds of dynamic sampling count as rollouts with their verification.
     """
     now = time.perf_counter()
     rollout = values.get("time/waited", values["time/rollout"])
@@ -107,8 +107,8 @@ def peak_memory() -> float:
 def profiled(directory: Path, iterations: tuple[int, ...], iteration: int):
   """Traces what happens inside if `iteration` is one of `iterations`; yields whether it is.
 
-  The trace is in directory/profile/iteration_<n>, which TensorBoard and Perfetto show. What should
-  be in the trace must have finished on the devices before the context ends.
+  The trace is in directory/profile/iteration_<n>, which TensorBoard and Perfetto show. Programs
+  must have finished on the devices before the context ends to be in the trace.
   """
   if iteration not in iterations:
     yield False

@@ -20,7 +20,7 @@ from jaxrl_llm.runs.evaluate import Evaluation
 from jaxrl_llm.types import Params
 
 SAMPLES = 12  # held-out completions shown in the report
-SPACING = 20  # times what a refresh took until the next one, so that they take 5 % of the time
+SPACING = 20  # durations of a refresh between two of them, so that they take 5 % of the time
 logger = logging.getLogger(__name__)
 
 
@@ -29,7 +29,7 @@ class Progress:
 
   It evaluates nothing that the run evaluates anyway. A run resumed from a checkpoint lacks the
   completions from before its training and makes them once. After an interruption the completions
-  are those of the last refresh.
+  are from the last refresh.
 
   Args:
     heldout: the problems whose completions are shown; None: nothing is evaluated.

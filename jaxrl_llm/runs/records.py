@@ -43,8 +43,8 @@ class Records:
 
   @contextlib.contextmanager
   def updating(self, run: RunState, iteration: int) -> Iterator[Callable[[jax.Array], None]]:
-    """Around the steps of an iteration that make the next state; what it yields is called with an
-    array of that state.
+    """Context around the steps of an iteration that make the next state; yields a function that is
+    called with an array of that state.
     """
     del run, iteration
     yield lambda array: None
@@ -95,7 +95,7 @@ class RowFacts(NamedTuple):
 
   Attributes:
     new: tokens of the completion.
-    sampled: those of them that the policy sampled.
+    sampled: tokens among them that the policy sampled.
     truncated: bool.
     turns: of the policy, 0 without turns.
     void: bool, False without turns.

@@ -125,7 +125,7 @@ def next_prompts(source: RolloutSource, cursor: int) -> tuple[list[Problem], Pro
 
 
 def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int) -> Dispatched:
-  """Samples the task's batch at `cursor`; its rows may still be in the making on return.
+  """Starts to sample the task's batch at `cursor`; on return its rows may not be finished.
 
   Args:
     params: of the sampling policy, from `sampler.prepare`.
@@ -143,7 +143,7 @@ def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int
 
 
 def verify_batch(source: RolloutSource, dispatched: Dispatched | RolloutBatch) -> RolloutBatch:
-  """Waits for this process's rows and verifies them, unless they are."""
+  """Waits for this process's rows and verifies them, unless they are verified already."""
   if isinstance(dispatched, RolloutBatch):
     return dispatched
   host = parallel.local_rows(dispatched.rollout)

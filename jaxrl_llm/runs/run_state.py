@@ -88,7 +88,7 @@ def restored_state(tree: dict, start: Start) -> RunState:
 
 
 def abstract_saved(learner: Learner) -> dict:
-  """Shapes, dtypes and shardings of `RunState.saved`."""
+  """Returns shapes, dtypes and shardings of `RunState.saved`."""
   trained, _ = trainable.shapes_of(learner.model, learner.cfg.parameters)
   shapes = with_carried(
       jax.eval_shape(functools.partial(init_state, tx=learner.optimizer), trained), learner.cfg,

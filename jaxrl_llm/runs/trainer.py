@@ -91,7 +91,7 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   loop = make_loop(cfg, task, learner, sampler)
 
   def claimed() -> Path:
-    """The run's folder, in which its config and the digests of its inputs are noted."""
+    """Makes and returns the run's folder, with its config and the digests of its inputs."""
     folder = workdir.claim(directory, to_dict(resolved))
     inputs.record(folder, inputs.digests(local))
     return folder

@@ -231,7 +231,7 @@ def descendants(root: int, proc: int) -> list[int]:
 
 
 def tasks_of_user(uid: int, proc: int, worker: str) -> int:
-  """Returns how many processes and threads a user has, without those of programs in sandboxes.
+  """Returns how many processes and threads a user has, not counting programs in sandboxes.
 
   Programs are left out because a limit that counted them would grow with each program that starts
   while others run.

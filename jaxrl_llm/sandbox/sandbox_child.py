@@ -24,7 +24,7 @@ def become(code: bytes, out: int, err: int, directory: str, settings: dict) -> N
   File handles other than 0, 1 and 2 are closed, and the environment is emptied.
   """
   os.setsid()
-  # Opened anew, because a description that is shared keeps what a program sets on it.
+  # Opened again, because a shared file description keeps what a program sets on it.
   os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
   os.dup2(out, 1)
   os.dup2(err, 2)

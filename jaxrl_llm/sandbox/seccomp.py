@@ -68,7 +68,7 @@ SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
 FAMILIES = (1, 2, 10)  # UNIX, INET, INET6; others reach the kernel and its host (NETLINK, VSOCK)
 SET_OPTION = (54, 208)  # setsockopt
 FCNTL, FCNTLS = (72, 25), (1024, 1025, 1026)  # F_SETLEASE, F_GETLEASE, F_NOTIFY
-# Calls whose first argument is a process, 0 for the own one; no other one is permitted.
+# Calls whose first argument is a process, 0 for the program's own; no other one is permitted.
 OF_PROCESS = {"prlimit64": (302, 261), "sched_setaffinity": (203, 122),
               "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
               "sched_setattr": (314, 274)}
@@ -77,10 +77,10 @@ OF_KIND = {"setpriority": ((141, 140), 0), "ioprio_set": ((251, 30), 1)}
 # A wake of a futex that is not private counts who waits, in any process that maps the file. Waits
 # are permitted, because threads are joined so.
 FUTEX, PRIVATE, OPERATION, WAITS = (202, 98), 128, 127, (0, 9)
-READ_VECTORS, READ_NOW = (327, 286), 5  # preadv2 and its flags, of which one asks the page cache
+READ_VECTORS, READ_NOW = (327, 286), 5  # preadv2, and its flag that asks the page cache
 ADVISE, ADVICES = (28, 233), (20, 21)  # madvise: MADV_COLD, MADV_PAGEOUT
 SOL_SOCKET, SO_SNDBUF, SO_RCVBUF = 1, 7, 8
-OTHER_TABLE = 0x40000000  # from here on, numbers of x86_64 are those of its 32-bit variant
+OTHER_TABLE = 0x40000000  # from here on, numbers of x86_64 are of its 32-bit variant
 
 PR_SET_SECCOMP, MODE_FILTER = 22, 2
 LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06

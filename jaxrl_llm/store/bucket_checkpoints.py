@@ -1,8 +1,8 @@
 """Checkpoints in a bucket, by Orbax: arrays go there directly, from every process.
 
 Orbax's own manager asks Google's client library for the kind of the bucket. This one needs only
-tensorstore. A folder cannot be renamed there, so Orbax writes `commit_success.txt` last, and what
-lacks it is not a checkpoint.
+tensorstore. A folder cannot be renamed there, so Orbax writes `commit_success.txt` last, and a
+folder without it is no checkpoint.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def iterations(directory: BucketPath) -> list[int]:
 
 
 def remove(path: BucketPath) -> None:
-  """Removes a saved tree, if it is there: first what makes it complete."""
+  """Removes a saved tree, if it exists: first the file that marks it complete."""
   for mark in (path / COMPLETE, path / ENTRY / COMPLETE):
     mark.unlink(missing_ok=True)
   if path.exists():
@@ -41,7 +41,7 @@ class BucketManager:
   """The part of ocp.CheckpointManager that `Checkpoints` uses, for a bucket.
 
   Args:
-    directory: whose subfolders are named by their iteration.
+    directory: its subfolders are named by their iteration.
     keep: how many of the newest stay.
   """
 

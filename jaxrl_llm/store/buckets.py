@@ -73,8 +73,8 @@ def write(path: epath.PathLike, content: bytes | None, generation: bytes | None 
   """Writes an object, or removes it if `content` is None; returns its new generation.
 
   Args:
-    generation: of the object (or of its absence) which is replaced, as `read` gave it; None:
-      whatever is there.
+    generation: of the object (or of its absence) which is replaced, as `read` gave it; None: any
+      version.
 
   Raises:
     LostError: another writer was first.
@@ -94,7 +94,7 @@ def _path_in_errors(path: epath.PathLike) -> Iterator[None]:
     yield
   except OSError:
     raise
-  except Exception as error:  # ValueError for most of what a server answers
+  except Exception as error:  # ValueError for most answers of a server
     text = " ".join(str(error).split())[:300]
     raise OSError(errno.EIO, text, os.fspath(path)) from error
 

@@ -2,8 +2,8 @@
 digests of files in contents.py.
 
 `~/.cache/jaxrl_llm`, or what the environment variable JAXRL_LLM_CACHE names; empty: no folder. It
-speeds up a start and never changes a result. What it holds is run and read without question, so
-nobody else may write there. `python experiments/cache.py` shows and clears it.
+speeds up a start and never changes a result. Its content is run and read without checks, so no
+other user may write there. `python experiments/cache.py` shows and clears it.
 """
 
 import contextlib

@@ -115,7 +115,7 @@ class Checkpoints:
         tree = self._manager.restore(iteration, args=ocp.args.StandardRestore(like))
       except Exception as error:  # Orbax raises many types for a torn directory
         torn = first_line(error)
-      # One process may find torn what others need not read.
+      # One process may find a torn file that others need not read.
       torn = next((text for text in processes.exchange("torn", torn) if text), None)
       if torn:
         reasons[iteration] = f"is torn ({torn})"
@@ -198,7 +198,7 @@ def first_line(error: BaseException) -> str:
 
 def save_params(path: Path, params) -> None:
   """Writes parameters, completely or not at all, in place of what was there."""
-  # Not ocp.StandardCheckpointer: it saves in a thread, which logs the traceback of what it raises.
+  # Not ocp.StandardCheckpointer: it saves in a thread, which logs the tracebacks of errors.
   with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
     if is_bucket(path):
       from jaxrl_llm.store import bucket_checkpoints
@@ -210,7 +210,7 @@ def save_params(path: Path, params) -> None:
 
 
 def complete(path: Path) -> bool:
-  """Returns whether what `save_params` wrote is there. In a bucket, a part of it may be."""
+  """Returns whether what `save_params` wrote is complete. In a bucket a part may be missing."""
   if is_bucket(path):
     from jaxrl_llm.store import bucket_checkpoints
 

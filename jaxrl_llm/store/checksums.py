@@ -42,7 +42,7 @@ def complete(folder: Path) -> None:
 
 
 def damage(folder: Path, share: slice = slice(None)) -> str | None:
-  """Returns what is wrong with a folder's files in a few words; None: nothing, or no list is there.
+  """Returns what is wrong with a folder's files in a few words; None: nothing, or no list exists.
 
   Args:
     share: of the lines of the list, which one of several processes compares.

@@ -1,8 +1,8 @@
 """Folders of two kinds: of a file system, and of a bucket (gs://...), by one set of names.
 
 A path is a `pathlib.Path`, or a `buckets.BucketPath`, which has the same methods; what the two do
-differently is here and in files.py, lock.py and checkpoints.py. Where a library writes files by
-itself, it writes them to a local folder, which is then put into the bucket.
+differently is here and in files.py, lock.py and checkpoints.py. Files that a library writes go to a
+local folder first, which is then copied into the bucket.
 """
 
 import contextlib
@@ -91,14 +91,14 @@ def local(path: "Path | BucketPath") -> Iterator[Path]:
 
 
 def put(folder: Path, path: "BucketPath") -> None:
-  """Writes the files of a local folder to a bucket, over those of the same names."""
+  """Writes the files of a local folder to a bucket, replacing files of the same names."""
   for file in sorted(folder.rglob("*")):
     if file.is_file():
       (path / file.relative_to(folder).as_posix()).write_bytes(file.read_bytes())
 
 
 def local_copy(address: str) -> Path:
-  """Returns a local copy of a file or a folder in a bucket; what has changed there is read anew.
+  """Returns a local copy of a file or a folder in a bucket; what has changed there is read again.
 
   It is in the user's shared folder (cache.py), as <bucket>/<name>, with the generations that were
   read.

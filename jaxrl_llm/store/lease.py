@@ -1,9 +1,9 @@
 """The lock of a folder in a bucket: an object that its holder writes again every few seconds.
 
-A bucket knows no process and no clock but its own, so that nothing there ends with the holder. What
-it has is a conditional write: each write names the version that it replaces, and only one of two
-comes first. Who finds the object looks whether the holder is a process of this machine, and else
-waits whether a new version comes: no clocks of two machines are compared.
+A bucket knows no process and no clock but its own, so that nothing there ends with the holder. It
+has a conditional write: each write names the version that it replaces, and only one of two comes
+first. A process that finds the object checks whether the holder is a process of this machine, and
+otherwise waits for a new version: no clocks of two machines are compared.
 """
 
 import json
@@ -91,7 +91,7 @@ class Lease:
       try:
         self._renew()
       except OSError:
-        pass  # of the network; `check` tries again, and says so
+        pass  # a network error; `check` retries, and reports it
 
   def _renew(self) -> None:
     with self._guard:

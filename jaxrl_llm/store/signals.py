@@ -64,7 +64,7 @@ class Signals:
 
 @contextlib.contextmanager
 def handled():
-  """Yields the Signals of what is inside; SIGTERM ends it by SystemExit, Ctrl-C as ever.
+  """Yields the Signals of the context; SIGTERM ends it by SystemExit, Ctrl-C as usual.
 
   Outside the main thread, where signals cannot be handled, and where the program has its own
   handler, nothing changes.

@@ -33,9 +33,10 @@ logger = logging.getLogger(__name__)
 
 
 def claim(workdir: str | Path, values: dict) -> Path:
-  """Makes the folder and writes config.json, unless the same config is there; raises as `check`.
+  """Makes the folder and writes config.json, unless the same config exists; raises as `check`.
 
-  Keys of `LAYOUT`, `SCHEDULE` and `SERVER` that changed are written; those of `LAYOUT` are logged.
+  Keys of `LAYOUT`, `SCHEDULE` and `SERVER` that changed are written; differences of `LAYOUT` are
+  logged.
   """
   changed = check(workdir, values)
   workdir = path_of(workdir)

@@ -42,7 +42,7 @@ def dated(template: str, date: str) -> str:
     return template
   values = [("%%", PERCENT), *((name, day.strftime(name)) for name in DIRECTIVES), (PERCENT, "%")]
   steps = "".join(f" | replace({name!r}, {value!r})" for name, value in values)
-  # The environment removes the line break after a block, and none of the template's own.
+  # Jinja removes the line break after a block, so the line breaks of the template itself stay.
   return f"{{% macro {CLOCK}(format) %}}{{{{ format{steps} }}}}{{% endmacro %}}\n{template}"
 
 
@@ -106,7 +106,7 @@ def check(tokenizer, system: str, arguments: dict, date: str) -> None:
   the clock or does not begin the assistant's turn.
 
   A template that fails in this trial passes: it may demand messages that the problems bring, and
-  `render` names what is wrong with those.
+  `render` names what is wrong with them.
 
   Args:
     system: the system message; empty: none.

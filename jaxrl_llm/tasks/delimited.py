@@ -40,7 +40,7 @@ def records(lines: Iterable[bytes], delimiter: str) -> Iterator[tuple[int, list[
 
 def _decoded(again: collections.deque, source: Iterator[tuple[int, bytes]],
              used: list[tuple[int, bytes]]) -> Iterator[str]:
-  """Yields lines as text, those to be read again first, and notes them in `used`."""
+  """Yields lines as text, first the lines to read again, and records them in `used`."""
   while True:
     entry = again.popleft() if again else next(source, None)
     if entry is None:

@@ -56,7 +56,7 @@ class Mapping(Entry):
     function: from a row to `Fields`; raises RowError.
     verifier: kind of answer check.
     repeats: whether a row with the text of an earlier one is dropped.
-    unique: whether ids are those of task.data.id_column, of which none may occur twice.
+    unique: whether ids are from task.data.id_column, where none may occur twice.
   """
 
   verifier: str = "math"

@@ -45,7 +45,7 @@ class Source:
   Attributes:
     key: configuration key that holds `path`, for messages.
     path, split: see `readers.read_rows`.
-    mapping: from rows to fields.
+    mapping: converts rows to fields.
     verifier: kind of answer check; an answer that it could never score is a bad row.
     bad_rows: "error", or "drop" to leave out and count bad rows.
     name: put before ids, where several sources are read.
@@ -73,7 +73,7 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
   """Reads all problems of a source into memory.
 
   Args:
-    prompt_ids: from a prompt and its context to ids.
+    prompt_ids: maps a prompt and its context to ids.
     limit: tokens of the longest prompt that is kept; None: all.
 
   Raises:
@@ -90,7 +90,7 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
       name = names.of(place, fields, counts["read"])
       tokens = 0 if name is None else _length(place, row, fields, prompt_ids)
     except ConfigError as error:
-      # A column or a path may be named by what no terminal can show.
+      # The name of a column or a path may not be printable.
       message = str(error).encode(errors="backslashreplace").decode()
       counts["bad"] += 1
       reasons += [message] if counts["bad"] <= SHOWN else []

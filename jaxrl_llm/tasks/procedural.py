@@ -47,7 +47,7 @@ class Procedural(TaskBase):
   def draw(self, rng: np.random.Generator) -> tuple[str, Callable[[], Problem]]:
     """Samples a problem: its `split_key`, and what builds it without sampling again.
 
-    A task whose problems are slow to build need not build those of the other split.
+    A task whose problems are slow to build need not build the other split's problems.
     """
     problem = self.generate(rng)
     return self.split_key(problem), lambda: problem

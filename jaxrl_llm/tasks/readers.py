@@ -18,7 +18,7 @@ ALLOWED = f"{', '.join(KINDS)}, or those but parquet with .gz added"
 DESCRIPTIONS = frozenset({"dataset_info.json", "dataset_infos.json", "dataset_dict.json",
                           "state.json", "croissant.json"})
 _SPACE = re.compile(r"\s*")
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of other bytes
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")  # how surrogateescape decodes other bytes
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 # A row, or its error, so that the caller may continue with the next.
@@ -38,7 +38,7 @@ def read_rows(key: str, path: str, split: str) -> Iterator[Row]:
     `place` names file and line for error messages.
 
   Raises:
-    ConfigError: nothing there, an unknown kind of file, or a file that cannot be read on.
+    ConfigError: nothing exists there, an unknown kind of file, or a file that cannot be read on.
   """
   file = Path(path)
   if not path:
@@ -108,7 +108,7 @@ def _json(file: Path) -> Iterator[Row]:
 
 
 def _json_array(file: Path) -> Iterator[Row]:
-  """Reads the items one by one, so that one that cannot be read costs no other."""
+  """Reads the items one by one, so that an unreadable item does not affect others."""
   with _open(file) as stream:
     text = stream.read().decode("utf-8-sig", errors="surrogateescape")
   place, number, line, line_end = text.index("[") + 1, 0, 1, 0
@@ -266,7 +266,7 @@ def _parquet_row(batch, index: int) -> dict | str:
   for name in batch.schema.names:
     try:
       out[name] = batch.column(name)[index].as_py()
-    except ValueError as error:  # of which a text that is not UTF-8 is a kind
+    except ValueError as error:  # text that is not UTF-8 included
       return f"column {name!r}: {error}. Fix: texts in UTF-8."
   return out
 

@@ -82,7 +82,7 @@ def _call(function: Callable, problem: Problem, completions, cfg):
   try:
     outcome = function(problem, completions, cfg)
     if inspect.iscoroutine(outcome):
-      outcome.close()  # else Python would warn, late, that nobody waited for it
+      outcome.close()  # else Python would warn later that it was never awaited
       raise TypeError("a function returned a coroutine. Fix: async def")
     return outcome
   except (Exception, SystemExit) as error:  # an exit would end the run as if it had finished

@@ -5,7 +5,7 @@ value and its weight (1 if left out). A row's reward is the weighted sum over th
 rewards that `reward.name` lists. A row counts as correct by the component `correct`, or by the
 task's verdict if `task` is listed; without both, if the sum is positive.
 
-A row of which one reward fails, or gives no number, is unscored: counted, and left out of the
+If one reward of a row fails or gives no number, the row is unscored: counted, and left out of the
 update.
 """
 
@@ -89,7 +89,7 @@ class RewardedTask:
 
   @property
   def places(self) -> dict[str, str]:
-    """File and line of each reward of the user's own, by name."""
+    """File and line of each of the user's own rewards, by name."""
     return {name: entry.where for name, entry in self._parts.items() if name != TASK}
 
   def reward(self, problem: Problem, completion: str) -> Reward:
@@ -237,7 +237,7 @@ def total(verdicts: tuple[Reward, ...]) -> Reward:
 
 
 def refuse_if_all_failed(task: Task, given: list[Reward]) -> None:
-  """Ends a run of which no completion of a rollout batch could be scored by its own rewards.
+  """Ends a run whose own rewards could not score any completion of a rollout batch.
 
   Args:
     task: of the run; the task's own verdicts may leave out what they like.

@@ -163,7 +163,7 @@ def is_messages(value) -> bool:
 
 
 def split_messages(prompt) -> tuple[str, tuple[tuple[str, str], ...]]:
-  """Returns the last message, which is the user's, and those before it.
+  """Returns the last message, which is the user's, and the messages before it.
 
   A text is one message, unless it is a list of messages in JSON, as files without lists have it.
 
@@ -198,7 +198,7 @@ def role_and_content(number: int, message: dict) -> tuple[str, str]:
 
 def prompt_and_context(row: dict, column: str) -> tuple[str, tuple[tuple[str, str], ...]]:
   """Returns the text of a column and no context or, of a list of messages, the user's last one and
-  those before it.
+  the messages before it.
   """
   value = get_column(row, column)
   if not is_messages(value):

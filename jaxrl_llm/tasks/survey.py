@@ -90,7 +90,7 @@ def with_proposal(cfg: TaskConfig, fixes: dict[str, str], heldout: int | None,
 
 
 def fewer_heldout(cfg: TaskConfig) -> int | None:
-  """Returns how many of a file's rows to hold out where it has not as many as the config says.
+  """Returns how many of a file's rows to hold out if it has fewer than the config asks for.
 
   A fifth of its readable rows; None where the config's number fits, or another file has them.
   """
@@ -111,7 +111,7 @@ def _rows(data: DataConfig, limit: int | None = ROWS) -> list[dict]:
 
 
 def _prompt_column(rows: list[dict], columns: list[str], present: str) -> str:
-  """Returns the configured column if it is there, else a likely one, else the longest texts'."""
+  """Returns the configured column if it exists, else a likely one, else the longest texts'."""
   readable = [name for name in columns
               if all(isinstance(row[name], str) or is_messages(row[name])
                      for row in rows)]
@@ -122,7 +122,7 @@ def _prompt_column(rows: list[dict], columns: list[str], present: str) -> str:
 
 
 def _answer_column(rows: list[dict], columns: list[str], present: str, prompt: str) -> str:
-  """Returns the configured column if it is there, else a likely one, else the last scalar."""
+  """Returns the configured column if it exists, else a likely one, else the last scalar."""
   scalars = [name for name in columns if name != prompt
              and all(isinstance(row[name], (str, int, float)) for row in rows)]
   if present in scalars:
@@ -131,7 +131,7 @@ def _answer_column(rows: list[dict], columns: list[str], present: str, prompt: s
 
 
 def _answered_messages(rows: list[dict], column: str) -> str:
-  """Returns a column of messages of which each list ends with another one than the user's."""
+  """Returns a column of message lists, each of which ends with a message that is not the user's."""
   lists = [row[column] for row in rows if column and is_messages(row[column])]
   answered = len(lists) == len(rows) and all(value[-1].get("role") != "user" for value in lists)
   return column if answered else ""
@@ -151,7 +151,7 @@ def _by_name(columns: list[str], likely: tuple[str, ...], prompt_column: str = "
 
 
 def _text(value) -> str:
-  """Returns a demonstration as text; of messages, the last one's."""
+  """Returns a demonstration as text; for messages, the last one's text."""
   return str(value[-1]["content"] if is_messages(value) else value)
 
 

@@ -9,7 +9,7 @@ from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.prompts import Prompter, make_prompter, opens_thought
 from jaxrl_llm.types import Problem, Reward
 
-KNOWN_PROMPTS = 4096  # prompts of which it is kept whether they open a thought
+KNOWN_PROMPTS = 4096  # prompts for which it is cached whether they open a thought
 
 
 class Mistake(NamedTuple):

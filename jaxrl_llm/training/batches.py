@@ -98,7 +98,7 @@ def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
   """Divides a rollout into `cfg.parts` optimizer batches of complete groups.
 
   Advantages are computed over the rollout, weights over each optimizer batch. Arguments and metrics
-  are those of `weighed_batch`.
+  are as in `weighed_batch`.
 
   Returns:
     (list of TrainBatch, metrics). Batch k takes groups k, k + parts, ... .

@@ -50,8 +50,8 @@ class ColumnEntry(Entry):
 
   Attributes:
     function: `make(parts: ColumnParts) -> column(*params, rollout, sampling, packing=None)`, which
-      returns [B, L]; `params` are those of `reads`, in its order. None: the column is a statistic
-      of the anchor's pass.
+      returns [B, L]; `params` are the parameters of `reads`, in its order. None: the column is a
+      statistic of the anchor's pass.
     reads: CURRENT, BASE, REFERENCE or TEACHER, in the order of the arguments.
     statistic: of `row_stats`, under the anchor, that the column is; empty: it has a pass.
     program: how the pass is called in plans and profiles.

@@ -1,6 +1,6 @@
 """The mismatch meter's own pass: a few rows scored under the parameters that sampled them.
 
-If a pass over all rows was made with those parameters, `batches.weighed_batch` uses it instead.
+If a pass over all rows was made with these parameters, `batches.weighed_batch` uses it instead.
 """
 
 import jax

@@ -61,7 +61,7 @@ def adamw(learning_rate, weight_decay: float, cfg: AdamW) -> optax.GradientTrans
 
   Source: arXiv 1711.05101.
   """
-  # None is f32 too, and what older checkpoints of a run were made with.
+  # None is f32, too; older checkpoints of a run were made with it.
   moment_dtype = None if cfg.moment_dtype == "float32" else cfg.moment_dtype
   return optax.adamw(learning_rate, b1=cfg.b1, b2=cfg.b2, weight_decay=weight_decay,
                      mu_dtype=moment_dtype)

@@ -32,7 +32,7 @@ class Packing:
   """The place of each row of a batch in bins.
 
   Attributes:
-    rows: [M, N, K] int32, indices of rows; B where nothing lies. Used micro-batches come first.
+    rows: [M, N, K] int32, indices of rows; B where there is no row. Used micro-batches come first.
     count: scalar int32, how many micro-batches are used.
     bins: the sizes C and K.
     shared: [M, N, K] int32, see `Bins.shared`; None where rows share nothing.
@@ -63,7 +63,7 @@ class Packer:
   Attributes:
     bins: the sizes of a bin.
     per_device: bins of a micro-batch on one device.
-    devices: that hold rows.
+    devices: number of devices that hold rows.
     shared_prompts: whether the prompt of several rows is laid down once.
   """
 

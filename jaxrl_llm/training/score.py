@@ -20,8 +20,8 @@ class Scores:
   """Scores of a rollout. Each is [B, L], or None if nothing reads it.
 
   Attributes:
-    anchor_log_probs: f32, nats; None if the anchor is the current policy, which there is when the
-      rollout makes one optimizer batch.
+    anchor_log_probs: f32, nats; None if the anchor is the current policy, as with one optimizer
+      batch per rollout.
     ref_log_probs: f32, nats, of the KL reference.
     sum_pi_squared, values, entropy: f32, under the parameters that scored the anchor.
     in_support: bool, False outside the anchor's pruned vocabulary.
@@ -67,7 +67,7 @@ def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfi
     rules: fields of `sampling` that may prune. The others are left out of the program, and their
       values are not read.
     packing: of the rows; replaces the `micro_batches` parts. Positions after a row's end are then
-      0, as those of the prompt are.
+      0, as in the prompt.
   """
   temperature = jnp.where(sampling.temperature == 0, 1.0, sampling.temperature)
   values = {name: getattr(sampling, name) for name in sorted(rules)}

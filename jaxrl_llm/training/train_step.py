@@ -35,8 +35,9 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
 
   The weights of `loss` were computed on the full batch, so it is additive over rows and the split
   changes nothing. Where rows are divided over `data`, each part of it adds up its micro-batches,
-  and the sums meet once, because slices of TPUs are joined there by a slow network. Without
-  experts, that is: a batched `ragged_dot` has no form in which the parts share the weights.
+  and the sums are combined once, because along `data` a slow network joins slices of TPUs. This
+  does not hold with experts: a batched `ragged_dot` has no form in which the parts share the
+  weights.
 
   Args:
     params: the trained leaves, which the gradient is taken for.
@@ -144,10 +145,10 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
 
 
 def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig()) -> TrainState:
-  """Returns shardings of a state: optimizer moments lie as their parameters do, counters are
-  replicated.
+  """Returns the shardings of a state: optimizer moments are laid out as their parameters, counters
+  are replicated.
 
-  A factor of a moment, which lacks an axis of its parameter, lies as the axes that it has.
+  A factor of a moment, which lacks an axis of its parameter, is laid out by the axes that it has.
   """
   trained, frozen = trainable.shardings(model, cfg, mesh)
   replicated, shapes = parallel.replicated(mesh), trainable.shapes_of(model, cfg)[0]
@@ -176,8 +177,8 @@ def _factor_sharding(factor: tuple[int, ...], sharding, parameter: tuple[int, ..
   """Returns the sharding of a parameter without the axis that a factor of its moment was summed
   over.
 
-  Of two equal axes it may be either. A factor of another form, such as the placeholder of a moment
-  that is not factored, is replicated.
+  If two axes are equal it may be either. A factor of another form, such as the placeholder of a
+  moment that is not factored, is replicated.
   """
   spec = (*sharding.spec, *[None] * (len(parameter) - len(sharding.spec)))
   remaining = []
@@ -188,7 +189,7 @@ def _factor_sharding(factor: tuple[int, ...], sharding, parameter: tuple[int, ..
 
 
 def carrying_shardings(shardings: TrainState, cfg: StepConfig, mesh) -> TrainState:
-  """Returns shardings of a state with those of what its transforms carry, which is replicated."""
+  """Returns the shardings of a state and of what its transforms carry, which is replicated."""
   everywhere_same = parallel.replicated(mesh)
 
   def replicate(tree):

@@ -4,7 +4,7 @@ A transform may act at three places, and carries its own pytree from each to the
 
   phase   on the host, before the first update of a rollout batch: a further step, say
   before  in the compiled update, before the gradient: another coefficient or weight
-  after   in the compiled update, on what the optimizer makes of the gradient: a smaller step
+  after   in the compiled update, on the optimizer's update: a smaller step
 
 The transforms of `transform.name` act in its order, after the transforms that loss terms bring
 (`TermEntry`).

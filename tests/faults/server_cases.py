@@ -105,7 +105,7 @@ def gzip_lie(body):
 
 CASES = {
     "nobody listens": main(AT_PORT, "server.url", "did not answer", context=closed),
-    "nobody answers": main(AT_PORT, "server.url", "did not answer", context=deaf, limit=90.0),
+    "nobody answers": main(AT_PORT, "server.url", "did not answer", context=deaf),
     "host that has no address": main(
         AT_PORT | {"server.url": "http://no-such-host.invalid:80"}, "no-such-host.invalid"),
     "address without a scheme": main(AT_PORT | {"server.url": "localhost:8000"},
@@ -124,7 +124,7 @@ CASES = {
     "folder without a server": main({"server.folder": "{here}/w"}, "server.folder"),
     "no patience in numbers": main(AT_PORT | {"server.patience": "-1"}, "server.patience"),
     "endless patience": main(AT_PORT | {"server.patience": "1e300"}, "server.patience",
-                             context=closed, limit=20.0),
+                             context=closed),
     "no request at once": main(AT_PORT | {"server.in_flight": "0"}, "server.in_flight"),
     "server and devices for rollouts": main(AT_PORT | {"mesh.rollout": "1"}, "mesh.rollout"),
     "server and slots": main(AT_PORT | {"rollout.slots": "4"}, "rollout.slots"),
@@ -149,7 +149,7 @@ CASES = {
     "no choices": case(lambda body: b'{"choices": []}', UNUSABLE),
     "cut off": case(cut, "did not answer", values=SHORT),
     "packed in name only": case(gzip_lie, "did not answer", values=SHORT),
-    "flood": case(flood, "64 MiB"),
+    "flood": case(flood, "64 MiB", values={"server.timeout": "100"}),
     "id out of range": case(changed(token_ids=[10**30]), UNUSABLE, "token_ids"),
     "log-prob that is no number": case(
         changed(logprobs={"token_logprobs": [float("nan")]}), UNUSABLE, "nan"),

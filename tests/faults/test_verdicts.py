@@ -43,7 +43,7 @@ def test_a_wrong_end_is_named(ended, verdict):
 
 @pytest.mark.parametrize("script, verdict", [
     ("raise ValueError('why')", "traceback"), ("print('done')", "silent"),
-    ("import time; time.sleep(60)", "hang"), ("import os; os.kill(os.getpid(), 9)", "status -9"),
+    ("import time; time.sleep(600)", "hang"), ("import os; os.kill(os.getpid(), 9)", "status -9"),
     ("import sys; sys.exit('error: x. Fix: y.')", campaign.CLEAN)])
 def test_a_command_that_ends_wrongly_is_reported(tmp_path, monkeypatch, script, verdict):
   """Through the driver: a command of its own in place of main.py."""

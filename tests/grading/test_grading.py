@@ -235,6 +235,6 @@ def test_unknown_kind_lists_the_kinds():
 @pytest.mark.parametrize("kind", grading.KINDS)
 def test_hostile_texts_take_no_time(kind, text):
   """A quadratic pattern takes minutes at these lengths."""
-  begin = time.process_time()
+  begin = time.thread_time()
   judge(kind, text, "A" if kind == "choice" else "7")
-  assert time.process_time() - begin < 2.0
+  assert time.thread_time() - begin < 10.0

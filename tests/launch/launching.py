@@ -16,7 +16,7 @@ def launch(script: str, *arguments: str, path: str = os.devnull,
            **variables: str) -> subprocess.CompletedProcess:
   """Runs experiments/launch/<script>.py with `path` as PATH, by default one that has nothing."""
   return subprocess.run([sys.executable, f"experiments/launch/{script}.py", *arguments], cwd=ROOT,
-                        text=True, capture_output=True, check=False, timeout=300,
+                        text=True, capture_output=True, check=False, timeout=900,
                         env=os.environ | programs.ENVIRONMENT | {"PATH": path} | variables)
 
 

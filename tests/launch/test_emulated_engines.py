@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+import command
 import gcloud_calls
 import launching
 import pytest
@@ -19,7 +20,6 @@ import pytest
 from jaxrl_llm.reporting.reader import read_metrics
 
 LAST = 5
-ALONE = 40  # one process is faster; it must not end before it is stopped
 
 
 def faults(workdir: Path, last: int, processes: int) -> list[str]:
@@ -49,7 +49,7 @@ def times(workdir: Path, upto: int) -> dict[str, int]:
 
 
 def wait_for(ready, what: str) -> None:
-  end = time.monotonic() + 120
+  end = time.monotonic() + 600
   while not ready():
     assert time.monotonic() < end, what
     time.sleep(0.02)
@@ -94,14 +94,19 @@ def jobset(path: str, workdir: Path, port: int, **variables: str) -> subprocess.
 
 
 def disturbed(begin, workdir: Path, tasks: Path, number: int, count: int):
-  """Runs `begin` in a thread, and signals `count` tasks in its second iteration; its result."""
-  result = []
-  thread = threading.Thread(target=lambda: result.append(begin()))
+  """Runs `begin` in a thread, and signals `count` tasks in its second iteration, which waits for
+  that at its end; its result.
+  """
+  result, go_on = [], tasks.with_name("go on")
+  thread = threading.Thread(target=lambda: result.append(begin(**command.hold(2, go_on))))
   thread.start()
-  wait_for(lambda: iteration_two_begins(workdir) or not thread.is_alive(), "iteration 2")
+  saved_one = workdir / "checkpoints" / "1"
+  wait_for(lambda: (iteration_two_begins(workdir) and saved_one.is_dir()) or not thread.is_alive(),
+           "iteration 2")
   for index in range(count):
     os.kill(int(Path(f"{tasks}.{index}").read_text()), number)
-  thread.join(120)
+  go_on.touch()
+  thread.join(600)
   return result[0]
 
 
@@ -129,7 +134,7 @@ def test_a_wrong_run_is_told(lines, names, fault, tmp_path):
 def test_slurm_saves_at_a_signal_and_the_same_command_goes_on(tmp_path, variables):
   path = launching.stubs(tmp_path / "bin", sbatch="slurm_stub", srun="slurm_stub")
   workdir = tmp_path / "shared" / "run"
-  begin = lambda: slurm(path, workdir, **variables)
+  begin = lambda **more: slurm(path, workdir, **variables, **more)
   # As `scancel --signal=TERM` and `#SBATCH --signal` do: to every task, not to the script.
   done = disturbed(begin, workdir, tmp_path / "task", signal.SIGTERM, 2)
   text = next(workdir.glob("slurm-*.out")).read_text()
@@ -147,7 +152,7 @@ def test_a_lost_pod_ends_the_job_and_the_same_command_goes_on(tmp_path, variable
   path = launching.stubs(tmp_path / "bin", kubectl="kubectl_stub")
   workdir = tmp_path / "shared" / "run"
   port = 61440 + int(variables["SLURM_STUB_JOB"])
-  begin = lambda: jobset(path, workdir, port, **variables)
+  begin = lambda **more: jobset(path, workdir, port, **variables, **more)
   done = disturbed(begin, workdir, tmp_path / "task", signal.SIGKILL, 1)
   assert done.returncode == 1 and "error: kubectl ended with status 1" in done.stderr
   assert "error: process 0 of 2" in done.stderr, done.stderr
@@ -166,19 +171,22 @@ def test_a_worker_of_a_tpu_starts_once_stops_and_resumes(tmp_path):
   path = launching.stubs(tmp_path / "bin", gcloud="gcloud_stub")
   home, workdir = tmp_path / "home", tmp_path / "run"
   home.mkdir()
-  call = lambda *more: gcloud_calls.call(path, tmp_path, *more, **launching.devices(4))
+  call = lambda *more, **variables: gcloud_calls.call(path, tmp_path, *more,
+                                                      **launching.devices(4), **variables)
   start = ("start", f"--repo={launching.ROOT}", f"--python={sys.executable}",
-           *launching.run_flags(workdir, f"iterations={ALONE}"))
-  assert call(*start).returncode == 0
+           *launching.run_flags(workdir, f"iterations={LAST}"))
+  go_on = tmp_path / "go on"
+  assert call(*start, **command.hold(3, go_on)).returncode == 0
   again = call(*start)
   assert again.returncode == 1 and "a run is alive on this worker" in again.stderr
   wait_for(lambda: iteration_two_begins(workdir), "iteration 2")
   assert call("stop").returncode == 0
+  go_on.touch()
   assert call("watch").returncode == 0  # until the run has ended
   stopped = saved(workdir)
-  assert 2 <= stopped < ALONE and faults(workdir, stopped, 1) == []
+  assert 2 <= stopped < LAST and faults(workdir, stopped, 1) == []
   assert call("stop").stdout == "no run here\n"
   before = times(workdir, stopped)
   assert call(*start).returncode == 0
   assert "SIGTERM" in call("watch").stdout  # of the first part; the log is one
-  assert faults(workdir, ALONE, 1) == [] and times(workdir, stopped) == before
+  assert faults(workdir, LAST, 1) == [] and times(workdir, stopped) == before

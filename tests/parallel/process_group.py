@@ -19,11 +19,14 @@ class Group:
   Args:
     flags: of the command, for all processes.
     script: in experiments/.
+    environment: further variables.
   """
 
-  def __init__(self, count: int, devices: int, *flags: str, script: str = "main"):
+  def __init__(self, count: int, devices: int, *flags: str, script: str = "main",
+               environment: dict[str, str] | None = None):
     env = programs.environment(
-        XLA_FLAGS=f"{FLAGS} --xla_force_host_platform_device_count={devices}")
+        XLA_FLAGS=f"{FLAGS} --xla_force_host_platform_device_count={devices}",
+        **environment or {})
     place = [f"--coordinator=127.0.0.1:{free_port()}", f"--processes={count}"] if count > 1 else []
     self.outputs = [tempfile.TemporaryFile("w+") for _ in range(count)]
     self.processes = []
@@ -34,7 +37,7 @@ class Group:
       begin = forked.begin if 0 < index == count - 1 else forked.Command
       self.processes.append(begin(arguments, ROOT, env, output))
 
-  def wait(self, seconds: float = 300.0) -> list[int]:
+  def wait(self, seconds: float = 900.0) -> list[int]:
     """Returns the exit statuses; kills all if one takes longer."""
     try:
       return [process.wait(seconds) for process in self.processes]
@@ -65,7 +68,8 @@ def free_port() -> int:
         continue
 
 
-def train(count: int, devices: int, workdir: Path, kind: str, *overrides: str) -> Group:
+def train(count: int, devices: int, workdir: Path, kind: str, *overrides: str,
+          environment: dict[str, str] | None = None) -> Group:
   """Begins a run of small_runs.py."""
   return Group(count, devices, f"--config={CASES}:{kind}", f"--workdir={workdir}",
-               *(f"--config.{item}" for item in overrides))
+               *(f"--config.{item}" for item in overrides), environment=environment)

@@ -10,11 +10,14 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from jaxrl_llm.config import from_dict
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.rollouts.environment import (
+  TOOLS,
   Continue,
   Stop,
   StopStrings,
+  ToolCalls,
   ToolEnvironment,
   make_environment,
 )
@@ -386,8 +389,10 @@ def test_the_tag_names_its_tool():
 
 
 def test_programs_run_in_the_sandbox():
+  numbers = TOOLS.numbers(from_dict({"rollout": {"max_turns": 2, "slots": 4},
+                                     "tool": {"name": "python", "timeout": 60.0}}).tool)
   environment = make_environment(TOKENIZER, "fence", "python", eos_ids=(EOS,),
-                                 max_output_tokens=200)
+                                 max_output_tokens=200, calls=ToolCalls(numbers))
   try:
     for code, shown in (("print(6*7)", "42\n"), ("1/0", "ZeroDivisionError: division by zero"),
                         ("print('\\\\' + 'boxed' + '{42}')", None)):
@@ -404,7 +409,7 @@ def test_a_slow_call_keeps_no_other_row_waiting():
   class Slow(Scripted):
     def run(self, text):
       if "sleep" in text:
-        assert release.wait(30)
+        assert release.wait(300)
       return ToolResult("ok", text)
 
   environment = ToolEnvironment(TOKENIZER, Slow(), Fence(), eos_ids=(EOS,), max_output_tokens=2000)
@@ -412,11 +417,11 @@ def test_a_slow_call_keeps_no_other_row_waiting():
     slow = pool.submit(environment.step, 0, ids_of("```\nsleep\n```"))
     quick = [pool.submit(environment.step, i, ids_of(f"```\n{i}\n```")) for i in range(1, 100)]
     for i, future in enumerate(quick, 1):
-      assert future.result(30) == Continue(tuple(ids_of(f"\nCode execution result: {i}\n\n")))
+      assert future.result(300) == Continue(tuple(ids_of(f"\nCode execution result: {i}\n\n")))
       assert environment.turn_end(ids_of(PROGRAM)) == len(ids_of(PROGRAM))
     time.sleep(0.01)
     assert not slow.done()
     release.set()
-    assert isinstance(slow.result(30), Continue)
+    assert isinstance(slow.result(300), Continue)
   environment.close()
   assert environment.tool.closed

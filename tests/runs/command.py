@@ -24,6 +24,13 @@ TINY = "tests/runs/tiny.py"
 Process = subprocess.Popen | forked.Command
 
 
+def hold(iteration: int, path: Path | str = "") -> dict[str, str]:
+  """The environment of a run that waits before it writes the metrics of an iteration until there is
+  a file at `path`; without one, until it is killed (see tiny.py).
+  """
+  return {"HOLD": f"{iteration}:{path}"}
+
+
 def start(workdir: Path, *overrides: str, config: str = TINY, compile_log: Path | None = None,
           environment: dict[str, str] | None = None, interpreter: bool = False) -> Process:
   """`python experiments/main.py --config=<config> --workdir=<workdir> --config.<override> ...`, on
@@ -60,7 +67,7 @@ def launch(script: str, *flags: str, compile_log: Path | None = None,
 def finish(process: Process) -> subprocess.CompletedProcess:
   """Waits; the result has returncode, stdout and stderr."""
   try:
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=900)
   finally:
     process.kill()
   return subprocess.CompletedProcess(process.args, process.returncode, out, err)

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 import signal
 import time
 
@@ -49,17 +48,18 @@ KILLS = ("start", "rollout", "update", "checkpoint", "start", "update", "checkpo
          "end", "end")
 
 
-def kill_at(process, server, phase: str, begin: int, chance: random.Random) -> None:
-  """Kills a command in a phase; `begin` is how many writes the server had before it."""
-  pattern, most, seconds = PHASES[phase]
-  count, end = chance.randint(1, most), time.monotonic() + 120
-  while sum(bool(re.search(pattern, name)) for name in server.writes[begin:]) < count:
+def kill_at(process, server, phase: str, chance: random.Random) -> None:
+  """Kills a command in a phase, after whose writes the server holds those that follow."""
+  end = time.monotonic() + 600
+  while server.left > 0:
     assert time.monotonic() < end, f"no {phase} to kill in"
     assert process.poll() is None, command.finish(process).stderr
     time.sleep(0.002)
-  time.sleep(chance.uniform(0, seconds))
+  time.sleep(chance.uniform(0, PHASES[phase][2]))
   os.kill(process.pid, signal.SIGKILL)
-  assert command.finish(process).returncode == -signal.SIGKILL, f"it ended before its {phase}"
+  status = command.finish(process).returncode
+  server.let_go()
+  assert status == -signal.SIGKILL, f"it ended before its {phase}"
 
 
 def unfinished(server) -> set[str]:
@@ -80,12 +80,14 @@ def runs(served, tmp_path_factory):
   chance, torn = random.Random(5), []
   start = lambda: command.start(WORKDIR, *CHANGES, environment=environment)
   for turn, phase in enumerate(KILLS):
+    pattern, most, _ = PHASES[phase]
+    server.hold_after(pattern, chance.randint(1, most))
     begin, process = len(server.writes), start()
     if turn == 1:
       while not any(name.endswith("/lock") for name in server.writes[begin:]):
         time.sleep(0.02)
       assert f"process {process.pid} on" in command.refuse(start())
-    kill_at(process, server, phase, begin, chance)
+    kill_at(process, server, phase, chance)
     torn.append(unfinished(server))
   assert any(torn), "no checkpoint was killed within its writes"
   command.succeed(start())

@@ -13,6 +13,7 @@ from orbax.checkpoint._src.metadata import checkpoint as checkpoint_metadata
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.runs import command_flags, command_line
+from jaxrl_llm.store.signals import Terminated
 
 
 @pytest.fixture
@@ -162,6 +163,22 @@ def test_a_key_that_is_no_name_is_one_line(argument):
 def test_other_arguments_are_no_keys():
   command_flags.check_keys(["main", "--config=a-b.py", "--config.rollout.prompts=a-b/c", "-x.y-z",
                            "--workdir=runs/a-b", "--config.evaluation.sets.a_1.path=x-y"])
+
+
+@pytest.mark.parametrize("error, lines", [
+    (KeyboardInterrupt(), 0), (Terminated(), 0), (RuntimeError("Event loop is closed"), 0),
+    (RuntimeError("another"), 1), (SystemExit(3), 1)], ids=repr)
+def test_what_a_destructor_raises_is_printed_if_nothing_else_tells(error, lines, capsys):
+  class Raises:
+    def __del__(self):
+      raise error
+
+  hook, sys.unraisablehook = sys.unraisablehook, command_line._report
+  try:
+    Raises()
+  finally:
+    sys.unraisablehook = hook
+  assert capsys.readouterr().err.count("Traceback") == lines
 
 
 def test_an_exit_in_a_plugin_ends_no_run_in_silence(monkeypatch, capsys):

@@ -60,7 +60,7 @@ def test_programs_run_and_the_report_shows_them(tmp_path):
   workdir = tmp_path / "run"
   command.succeed(command.start(
       workdir, *flags(**{"pretrained": checkpoint, "iterations": 5, "task.data.path": problems,
-                         "tool.name": "python", "tool.timeout": 5, "rollout.max_turns": 2,
+                         "tool.name": "python", "tool.timeout": 60, "rollout.max_turns": 2,
                          "rollout.max_tool_tokens": 48}), config=RECIPE))
   run = read_run(workdir)
   assert [line["iteration"] for line in run.metrics] == list(range(6))

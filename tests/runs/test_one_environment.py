@@ -24,7 +24,7 @@ made = []
 
 class Counted(PythonSandbox):
   def __init__(self, **options):
-    super().__init__(**options)
+    super().__init__(**options | {"timeout": 60.0})
     made.append(self)
 
 
@@ -69,7 +69,7 @@ def descendants() -> set[int]:
   return found
 
 
-def gone(pids: set[int], seconds=10.0) -> bool:
+def gone(pids: set[int], seconds=60.0) -> bool:
   end = time.monotonic() + seconds
   while pids & descendants() and time.monotonic() < end:
     time.sleep(0.02)

@@ -310,7 +310,7 @@ def overlapped(kind, seconds):
 
 
 def test_verification_runs_beside_the_caller():
-  found = overlapped(Ahead, 30.0)
+  found = overlapped(Ahead, 300.0)
   expected = sample_batch(make_source(*settings()), None, 11, 1)
   jax.tree.map(np.testing.assert_array_equal, found.host, expected.host)
   np.testing.assert_array_equal(found.verdicts.rewards, expected.verdicts.rewards)

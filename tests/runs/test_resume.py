@@ -53,11 +53,12 @@ def killed_twice(workdir):
   seed = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**31)))
   rng = random.Random(seed)
   print(f"to choose the same moments again: KILL_SEED={seed}")
-  kill_when(command.start(workdir), (workdir / "config.json").exists,
-            rng.uniform(0, 1))
+  kill_when(command.start(workdir, environment=command.hold(0)),
+            (workdir / "config.json").exists, rng.uniform(0, 1))
   lines = rng.randint(3, tiny.ITERATIONS - 1)
   reached = lambda: len(command.metrics_lines(workdir)) > lines
-  kill_when(command.start(workdir), reached, rng.uniform(0, 0.1))
+  kill_when(command.start(workdir, environment=command.hold(lines + 1)), reached,
+            rng.uniform(0, 0.1))
   # The line of iteration n is written after any checkpoint of an iteration before n.
   saved = (lines - 1) // 2 * 2
   before = [path.stat().st_mtime_ns for path in command.rollout_files(workdir)[:saved]]
@@ -68,7 +69,8 @@ def killed_twice(workdir):
 
 
 def kill_when(process, ready, delay: float) -> None:
-  end = time.monotonic() + 120
+  """Kills a run some seconds after `ready()`; it must be one that waits then (command.hold)."""
+  end = time.monotonic() + 600
   try:
     while not ready():
       assert process.poll() is None and time.monotonic() < end, process.communicate()[1]

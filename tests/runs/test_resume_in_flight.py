@@ -35,7 +35,7 @@ def test_a_run_killed_three_times_equals_the_whole_run(whole):
   workdir = whole.parent / "killed"
   for lines in (2, 3, 5):
     reached = lambda lines=lines: len(command.metrics_lines(workdir)) >= lines
-    kill_when(start(workdir), reached, 0.05)
+    kill_when(start(workdir, environment=command.hold(lines)), reached, 0.05)
   command.succeed(start(workdir))
   timeless = lambda folder: [{k: v for k, v in line.items() if not k.startswith("time/")}
                              for line in command.metrics_lines(folder)]

@@ -47,10 +47,27 @@ def server():
   made.kill()
 
 
-def start(workdir: Path, server: Server, *overrides: str):
+def start(workdir: Path, server: Server, *overrides: str, **options):
   return command.start(workdir, f"server.url={server.url}",
                        f"server.folder={workdir.parent / 'weights'}", *overrides,
-                       config="tests/runs/tiny.py:grpo")
+                       config="tests/runs/tiny.py:grpo", **options)
+
+
+def kill_under_way(server: Server, process, workdir: Path, lines: int, go_on: Path) -> None:
+  """Kills the server when the run has written so many lines, and waits before the next one."""
+  end = time.monotonic() + 600
+  while len(command.metrics_lines(workdir)) < lines:
+    assert process.poll() is None and time.monotonic() < end, process.communicate()[1]
+    time.sleep(0.005)
+  server.kill()
+  go_on.touch()
+
+
+def knock(server: Server) -> None:
+  """Returns when somebody has asked at the port of the server that is not there."""
+  with socket.create_server(("127.0.0.1", server.port)) as door:
+    door.settimeout(600)
+    door.accept()[0].close()
 
 
 def content(workdir: Path):
@@ -86,12 +103,9 @@ def test_the_rows_are_those_of_the_policy(whole):
 def test_a_server_that_dies_costs_time_only(server, whole, tmp_path):
   """It is killed while the run is under way, and comes back without weights."""
   workdir = tmp_path / "run"
-  process = start(workdir, server)
-  end = time.monotonic() + 120
-  while len(command.metrics_lines(workdir)) < 3 and time.monotonic() < end:
-    time.sleep(0.005)
-  server.kill()
-  time.sleep(1)
+  process = start(workdir, server, environment=command.hold(3, tmp_path / "go on"))
+  kill_under_way(server, process, workdir, 3, tmp_path / "go on")
+  knock(server)
   assert process.poll() is None, process.communicate()
   server.start()
   done = command.succeed(process)
@@ -104,18 +118,16 @@ def test_a_server_that_dies_costs_time_only(server, whole, tmp_path):
 @pytest.mark.slow
 def test_a_run_without_its_server_ends_and_goes_on_later(server, whole, tmp_path):
   workdir = tmp_path / "run"
-  process = start(workdir, server, "server.patience=0.5")
-  end = time.monotonic() + 120
-  while len(command.metrics_lines(workdir)) < 4 and time.monotonic() < end:
-    time.sleep(0.005)
-  server.kill()
+  process = start(workdir, server, "server.patience=0.5",
+                  environment=command.hold(4, tmp_path / "go on"))
+  kill_under_way(server, process, workdir, 4, tmp_path / "go on")
   try:
     error = command.refuse(process)
   finally:
     server.start()
   assert f"server.url = '{server.url}' did not answer" in error and "same command again" in error
   assert 0 < len(command.metrics_lines(workdir)) <= tiny.ITERATIONS
-  command.succeed(start(workdir, server, "server.patience=30"))
+  command.succeed(start(workdir, server, "server.patience=300"))
   assert content(workdir) == content(whole)
 
 

@@ -171,8 +171,10 @@ def test_a_copy_that_a_killed_run_left_is_removed(shared, tmp_path):
 
 def test_the_folder_is_bounded(shared, tmp_path, monkeypatch):
   monkeypatch.setattr(shared_starts, "LIMIT_BYTES", 3000)
-  for name in "abc":
+  for time, name in enumerate("abc", 10**9):
     shared_starts.store(name, start(tmp_path / name, name * 1000))
+    for path in (shared / name).rglob("*"):
+      os.utime(path, (time, time))  # the clock of files may not tell them apart
   shared_starts.store("large", start(tmp_path / "large", "x" * 3001))
   assert sorted(path.name for path in shared.iterdir()) == ["b", "c"]
 
@@ -227,8 +229,10 @@ def test_runs_do_not_depend_on_what_is_shared(tmp_path):
 
 # --- several runs that want one start at the same time
 
-def ends(reserved) -> list[str]:
-  """Who finishes with a start first: the run that reserved it, or one that wants it, too."""
+def ends(reserved, seconds: float) -> list[str]:
+  """Who finishes with a start first: the run that reserved it, or one that wants it, too, for which
+  the first one waits.
+  """
   order = []
 
   def second():
@@ -239,15 +243,15 @@ def ends(reserved) -> list[str]:
     thread = threading.Thread(target=second)
     thread.start()
     with reserved("another start"):
-      thread.join(0.5)
+      thread.join(seconds)
     order.append("first")
-  thread.join(10)
+  thread.join(300)
   return order
 
 
 def test_one_run_trains_a_start_and_others_wait(shared):
-  assert ends(shared_starts.reserved) == ["first", "second"]
-  assert ends(contextlib.nullcontext) == ["second", "first"], "without a lock nobody waits"
+  assert ends(shared_starts.reserved, 0.5) == ["first", "second"]
+  assert ends(contextlib.nullcontext, 300.0) == ["second", "first"], "without a lock nobody waits"
 
 
 def test_no_shared_folder_no_lock(monkeypatch, tmp_path):

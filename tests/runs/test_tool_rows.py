@@ -11,6 +11,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import processes
 import pytest
 from suites import quick_for
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -231,13 +232,13 @@ def test_killed_workers_of_a_sandbox_lose_nothing(built, params, monkeypatch):
   calls, kill_at = itertools.count(1), [0]
 
   def run(self, text):
-    kill = next(calls) == kill_at[0]
-    if kill:
-      threading.Timer(0.1, lambda: [os.kill(pid, signal.SIGKILL) for pid in before]).start()
-    return sandbox.run(f"import time; time.sleep({0.3 if kill else 0}); print(len({text!r}))")
+    hold = processes.HOLD if next(calls) == kill_at[0] else ""
+    return sandbox.run(f"{hold}\nprint(len({text!r}))")
 
+  processes.when_it_runs(
+      monkeypatch, lambda _: [os.kill(pid, signal.SIGKILL) for pid in before])
   monkeypatch.setattr(Fails, "run", run)
-  with PythonSandbox(workers=2, timeout=5.0) as sandbox:
+  with PythonSandbox(workers=2, timeout=100.0) as sandbox:
     before = sandbox.pids()
     expected = sampled_again(built, params).host
     made = next(calls) - 1

@@ -70,8 +70,9 @@ def test_a_killed_run_ends_as_early_and_with_the_same_best(whole, folder):
               if i - int(np.argmax(values[:i + 1])) == patience)
   assert 2 < stop < tiny.ITERATIONS, "patience does not end this run early"
   workdir, flags = folder / "killed", (EACH, f"evaluation.patience={patience}")
-  begin = lambda: command.start(workdir, *flags)
-  kill_when(begin(), lambda: len(command.metrics_lines(workdir)) > 2, 0.0)
+  begin = lambda **more: command.start(workdir, *flags, **more)
+  kill_when(begin(environment=command.hold(3)),
+            lambda: len(command.metrics_lines(workdir)) > 2, 0.0)
   command.succeed(begin())
   assert timeless(workdir) == timeless(whole)[:stop + 1]
   assert iterations(workdir, BEST) == [int(np.argmax(values[:stop + 1]))]
@@ -87,7 +88,7 @@ def test_a_killed_run_ends_as_early_and_with_the_same_best(whole, folder):
 def test_an_interrupted_run_has_its_report(number, name, code, folder):
   workdir = folder / name
   process = command.start(workdir, EACH, "iterations=5000", "checkpoint.every=5000")
-  end = time.monotonic() + 200
+  end = time.monotonic() + 600
   try:
     while len(command.metrics_lines(workdir)) < 4:
       assert process.poll() is None and time.monotonic() < end, process.communicate()[1]

@@ -2,17 +2,21 @@
 
 Its policy learns something within seconds: rewards differ within a group, so that every update
 moves the parameters. With COMPILE_LOG=path in the environment, each compilation of the process adds
-a line {"program", "time"} to that file.
+a line {"program", "time"} to that file. With HOLD=n:path, the run waits before it writes the
+metrics of iteration n until that file exists: a test may take its time to end the run before. With
+FILE_BYTES=n, no file can grow beyond that.
 """
 
 import json
 import os
+import resource
 import time
 
 import jax
 
 from jaxrl_llm import presets
 from jaxrl_llm.config import base_config
+from jaxrl_llm.reporting.writers import MetricsWriter
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 ITERATIONS = 6
@@ -21,6 +25,9 @@ ITERATIONS = 6
 def get_config(preset: str = "ctpo"):
   if "COMPILE_LOG" in os.environ:
     _log_compilations(os.environ["COMPILE_LOG"])
+  hold_on()
+  if limit := int(os.environ.get("FILE_BYTES", 0)):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
   config = base_config()
   config.iterations = ITERATIONS
   config.model.update(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1,
@@ -33,6 +40,20 @@ def get_config(preset: str = "ctpo"):
   config.evaluation.every = 3
   config.checkpoint.every = 2
   return presets.apply(config, preset)
+
+
+def hold_on() -> None:
+  if "HOLD" not in os.environ:
+    return
+  number, _, path = os.environ["HOLD"].partition(":")
+  write = MetricsWriter.write
+
+  def held(self, iteration, values):
+    while iteration >= int(number) and not os.path.exists(path):
+      time.sleep(0.01)
+    write(self, iteration, values)
+
+  MetricsWriter.write = held
 
 
 def _log_compilations(path: str) -> None:

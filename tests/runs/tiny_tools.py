@@ -10,11 +10,8 @@ ITERATIONS = 4
 
 
 def get_config(preset: str = "ctpo"):
-  spec = importlib.util.spec_from_file_location("quickstart_tools",
-                                                ROOT / "configs" / "quickstart_tools.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  config = module.get_config(preset)
+  _module(Path(__file__).with_name("tiny.py")).hold_on()
+  config = _module(ROOT / "configs" / "quickstart_tools.py").get_config(preset)
   config.iterations = ITERATIONS
   config.plugins = ("tests/runs/sandboxed_calculator.py",)
   config.model.update(width=32, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=16,
@@ -29,3 +26,10 @@ def get_config(preset: str = "ctpo"):
   config.evaluation.every = 2
   config.checkpoint.every = 1
   return config
+
+
+def _module(path: Path):
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module

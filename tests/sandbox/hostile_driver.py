@@ -74,16 +74,22 @@ def main() -> None:
   outside.write_text("as it was")
   outside.chmod(0o666)
   before_all = state()
-  longer = limits | {"timeout": 5.0}
+  longer = limits | {"timeout": 30.0}
   with PythonSandbox(workers=1, **limits) as sandbox, PythonSandbox(workers=1, **longer) as patient:
     isolation = {"isolation": vars(sandbox.isolation), "missing": sandbox.isolation.missing}
     print(json.dumps(isolation), flush=True)
-    sandbox.run("'SECRET-OF-ANOTHER'")
+    for each in (sandbox, patient):
+      each.run("'SECRET-OF-ANOTHER'")
     for name in args.programs:
       before = state()
-      chosen = patient if name == "outlives its processor time" else sandbox
+      # The short limit is for what ends only there.
+      ends_late = PROGRAMS[name][1] == "timeout" and name != "outlives its processor time"
+      chosen = sandbox if ends_late else patient
       result = chosen.run(PROGRAMS[name][0].replace("OUTSIDE", repr(str(outside))))
-      after = chosen.run("print(sum(range(10)))")
+      for _ in range(10):  # a busy machine may not run it within the short limit
+        after = chosen.run("print(sum(range(10)))")
+        if after.status != "timeout":
+          break
       now = state()
       outcome = {
           "name": name,

@@ -4,6 +4,7 @@ Prints JSON: a list of words for each sandbox kind given on the command line. Al
 of the sandboxes: a program asks about files of the interpreter and about its own parent.
 """
 
+import contextlib
 import json
 import sys
 import threading
@@ -29,6 +30,7 @@ print(True)""",
     "asks the page cache": """
 import os
 handle = os.open(os.__file__, os.O_RDONLY)
+os.pread(handle, 1, 0)  # brings it there
 print(os.preadv(handle, [bytearray(1)], 0, os.RWF_NOWAIT) >= 0)""",
     "asks for resident pages": """
 import ctypes, mmap, os
@@ -78,11 +80,11 @@ class Time(ctypes.Structure): _fields_ = [("s", ctypes.c_long), ("n", ctypes.c_l
 word = ctypes.c_uint32.from_address(place).value
 """
 WAITS = SHARED + """
-c.syscall(number, ctypes.c_void_p(place), 0, word, ctypes.byref(Time(3, 0)), None, 0)"""
+c.syscall(number, ctypes.c_void_p(place), 0, word, ctypes.byref(Time(50, 0)), None, 0)"""
 WAKES = SHARED + """
 found = 0
-for _ in range(20):
-  found = max(found, c.syscall(number, ctypes.c_void_p(place), 1, 1, None, None, 0))
+while found == 0:  # nobody waits yet; less: it is refused
+  found = c.syscall(number, ctypes.c_void_p(place), 1, 1, None, None, 0)
   time.sleep(0.1)
 print(found > 0)"""
 SERVES = """
@@ -102,14 +104,18 @@ with concurrent.futures.ThreadPoolExecutor(2) as pool: print(list(pool.map(abs, 
 def main() -> None:
   import hostile_driver  # puts a stub in place of the samplers
 
-  with hostile_driver.PythonSandbox(workers=2, without=sys.argv[1:]) as sandbox:
+  def wait():
+    with contextlib.suppress(RuntimeError):  # the sandbox is closed
+      sandbox.run(WAITS)
+
+  with hostile_driver.PythonSandbox(workers=2, timeout=60.0, without=sys.argv[1:]) as sandbox:
     found = {name: sandbox.run(text).output.strip() for name, text in PROGRAMS.items()}
-    waiter = threading.Thread(target=sandbox.run, args=(WAITS,))
+    waiter = threading.Thread(target=wait)
     waiter.start()
     found["wakes a thread of another sandbox"] = sandbox.run(WAKES).output.strip()
-    waiter.join()
     serves = sandbox.run(SERVES)
     missing = sandbox.isolation.missing
+  waiter.join()
   print(json.dumps({"observes": sorted(name for name, text in found.items() if text == "True"),
                     "missing": missing, "serves": serves.output, "found": found}))
 

@@ -87,7 +87,7 @@ def main() -> None:
   if LIBC.syscall(keyctl, 1, None) < 0:  # KEYCTL_JOIN_SESSION_KEYRING
     keyctl = -1  # no keyrings here; above all, none that others use
   found = {}
-  with hostile_driver.PythonSandbox(workers=1, without=sys.argv[1:]) as sandbox:
+  with hostile_driver.PythonSandbox(workers=1, timeout=60.0, without=sys.argv[1:]) as sandbox:
     found["missing"] = sandbox.isolation.missing
     for name, text in PROGRAMS.items():
       if "key" in name and keyctl < 0:

@@ -14,7 +14,7 @@ from hostile_programs import PROGRAMS
 
 pytestmark = pytest.mark.slow  # each runs all programs, some of which wait for a limit
 DRIVER = Path(__file__).with_name("hostile_driver.py")
-SECONDS = 60
+SECONDS = 500
 
 
 def cap():

@@ -1,16 +1,15 @@
 """SIGKILL of the sandbox's processes and of the trainer: no result changes, no process stays."""
 
-import concurrent.futures
-import functools
+import gc
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from processes import HOLD, children, gone, programs, until, when_it_runs
 
 from jaxrl_llm.rollouts.tools import PythonSandbox, ToolResult
 from jaxrl_llm.sandbox import isolation
@@ -19,45 +18,14 @@ from jaxrl_llm.sandbox.sandbox_process import GoneError
 
 @pytest.fixture(scope="module")
 def sandbox():
-  with PythonSandbox(workers=1, timeout=5.0) as made:
+  with PythonSandbox(workers=1, timeout=100.0) as made:
     yield made
-
-
-def children(pid: int) -> list[int]:
-  found = []
-  for path in Path("/proc").glob("[0-9]*/stat"):
-    try:
-      if int(path.read_bytes().rpartition(b")")[2].split()[1]) == pid:
-        found.append(int(path.parent.name))
-    except (OSError, IndexError):
-      continue
-  return found
-
-
-def until(found, seconds=10.0):
-  """Returns the first true value of `found()`, or its last value if there is none in time."""
-  end = time.monotonic() + seconds
-  while not (value := found()) and time.monotonic() < end:
-    time.sleep(0.01)
-  return value
-
-
-def gone(pids) -> bool:
-  def none_exists():
-    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
-
-  return until(none_exists)
-
-
-def program(sandbox) -> int:
-  """Returns the process of the program that runs now."""
-  server, = children(sandbox.pids()[0])
-  return until(functools.partial(children, server))[0]
 
 
 @pytest.mark.parametrize("which", ["supervisor", "server"])
 def test_between_calls(sandbox, which):
   assert sandbox.run("print(1)") == ToolResult("ok", "1\n")
+  gc.collect()  # of what earlier tests left open
   handles = len(os.listdir("/proc/self/fd"))
   supervisor = sandbox.pids()[0]
   below = [supervisor, *children(supervisor)]
@@ -68,15 +36,16 @@ def test_between_calls(sandbox, which):
   assert len(os.listdir("/proc/self/fd")) == handles
 
 
-def killed_from_outside(sandbox) -> ToolResult:
-  with concurrent.futures.ThreadPoolExecutor(1) as threads:
-    running = threads.submit(sandbox.run, "import time; time.sleep(0.3); print('whole')")
-    os.kill(program(sandbox), signal.SIGKILL)
-    return running.result()
-
-
 def test_a_program_killed_from_outside_runs_again(sandbox, monkeypatch):
-  assert killed_from_outside(sandbox) == ToolResult("ok", "whole\n")
+  kills = []
+
+  def kill(worker):
+    kills.extend(programs(worker.process.pid))
+    os.kill(kills[-1], signal.SIGKILL)
+
+  when_it_runs(monkeypatch, kill)
+  assert sandbox.run(f"{HOLD}\nprint('whole')") == ToolResult("ok", "whole\n")
+  assert len(kills) == 1
   own = "import os, signal\nprint('mine', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
   assert sandbox.run(own) == ToolResult("killed", "mine\nkilled by SIGKILL")
 
@@ -84,15 +53,15 @@ def test_a_program_killed_from_outside_runs_again(sandbox, monkeypatch):
     return self._ask(self._workers[0], code.encode())
 
   monkeypatch.setattr(PythonSandbox, "run", once)
-  assert killed_from_outside(sandbox).status == "killed", "a sandbox that asks once would pass too"
+  assert sandbox.run(f"{HOLD}\nprint('a')").status == "killed", "asked once, it would pass too"
 
 
 PROGRAM = """import os, time
 os.mkdir("kept")
 if os.fork() == 0: os.setsid()
-time.sleep(60)"""
+time.sleep(600)"""
 TRAINER = """from hostile_driver import PythonSandbox
-s = PythonSandbox(workers=2, timeout=60.0, without={without})
+s = PythonSandbox(workers=2, timeout=600.0, without={without})
 print(*s.pids(), flush=True)
 s.run_many([{program!r}] * 2)"""
 

@@ -20,9 +20,9 @@ import subprocess, sys, time
 sys.path[:0] = [{root!r}, {here!r}]
 import test_lock
 with test_lock.LOCKS[{kind!r}]({folder!r}):
-  child = subprocess.Popen(["sleep", "60"], close_fds=False, stdout=subprocess.DEVNULL)
+  child = subprocess.Popen(["sleep", "600"], close_fds=False, stdout=subprocess.DEVNULL)
   print(child.pid, flush=True)
-  time.sleep(60)
+  time.sleep(600)
 """
 
 

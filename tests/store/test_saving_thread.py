@@ -28,7 +28,7 @@ def held(monkeypatch):
 
   def wait(source, target, **options):
     if "checkpoints" in str(target):
-      assert event.wait(60)
+      assert event.wait(600)
     return rename(source, target, **options)
 
   monkeypatch.setattr(os, "rename", wait)

@@ -17,7 +17,7 @@ from jaxrl_llm.registry import AUTOMATA
 
 
 class Automaton(NamedTuple):
-  """S states, V tokens. A field that may be None says by it that the automaton has no such thing.
+  """S states, V tokens. None in an optional field means that the automaton has no such thing.
 
   Attributes:
     next: [S, V] int32, the state that follows a token.

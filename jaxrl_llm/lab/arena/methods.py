@@ -25,7 +25,7 @@ class Method:
   """The objective of a run of the arena, static and hashable.
 
   Attributes:
-    text: what `parse` made it of.
+    text: the text that `parse` read.
     anchor: denominator of the ratio, `behavior` or `recomputed`: the policy at the start of the
       iteration. Only the latter has a correction.
     signed: whether a reward R counts as 2 R - 1.

@@ -25,7 +25,7 @@ class Cell:
   """The runs of a method at one staleness and noise: N seeds, P step sizes.
 
   Attributes:
-    method, text: the label, and what `methods.parse` makes the method of.
+    method, text: the label, and the text that `methods.parse` reads.
     setting: setting of the runs.
     final: [P][N], return over optimum, mean of the last 15 % of the evaluations.
     mean: [P][N], the same over all evaluations.
@@ -59,13 +59,13 @@ class Cell:
 
   @property
   def place(self) -> tuple:
-    """Returns what tells the cell from others; see `place`."""
+    """Returns the key of the cell; see `place`."""
     return place(self.text, Setting(**self.setting), self.age, self.noise, self.steps, self.seeds)
 
 
 def place(text: str, setting: Setting, age: int, noise: float, steps: Sequence[float],
           seeds: Sequence[int]) -> tuple:
-  """Returns what two cells share exactly if they are runs of the same thing."""
+  """Returns a key that two cells share exactly if they are runs of the same thing."""
   return text, setting, age, float(noise), tuple(map(float, steps)), tuple(seeds)
 
 

@@ -84,7 +84,7 @@ def draw(methods: Methods = None, path: Path | None = None, *, positions: Sequen
 
   Args:
     methods: names, plotted with their default numbers; or label to EstimatorConfig. None: every
-      registered estimator, including those of loaded plugins.
+      registered estimator, including loaded plugins' estimators.
     path: file, or binary stream, that receives a PNG; None: none is written.
     positions: the t's, ascending.
     cells: of a panel along each axis, odd.

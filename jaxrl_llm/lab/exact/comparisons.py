@@ -19,7 +19,7 @@ class Difference:
     method, other: names.
     drift: as in TableRow.
     mean: of method minus other, over instances.
-    error: standard error of that mean; smaller than those of the two methods, because what an
+    error: standard error of that mean; smaller than the two methods' errors, because what an
       instance adds to both is left out.
     relative: `mean` over the mean of `other`.
   """
@@ -66,7 +66,7 @@ def population_baselines(*, vocabulary: int, horizon: int, drift: float, group_s
                          instances: int, seed: int) -> dict[str, np.ndarray]:
   """Returns the variance of a group's gradient where the baseline is known, [instances], exact.
 
-  The cases are those of `studies.group_study`, the estimator is reinforce, the aggregation
+  The cases are from `studies.group_study`, the estimator is reinforce, the aggregation
   `sequence_sum`. The rows of a group are then independent, so its variance is the variance of one
   row over `group_size`. The keys are none, mean (the expected reward) and otb (`optimal_baseline`).
   """

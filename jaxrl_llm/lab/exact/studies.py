@@ -18,7 +18,7 @@ OPEN = "none"  # no bound
 _NO_WINDOW: dict[str, Any] = {"log_low": OPEN, "log_high": OPEN, "log_dual": OPEN}
 METRICS = tuple(f.name for f in dataclasses.fields(Report))
 
-# Every window is open, so that a table shows what the ratio itself does.
+# Every window is open, so that a table shows the effect of only the ratio.
 WEIGHTS = {
     "none": EstimatorConfig("reinforce"),
     "token": EstimatorConfig("ppo", clip_low=OPEN, clip_high=OPEN),

@@ -73,7 +73,7 @@ class Replay:
     advantaged: share of the policy tokens inside the vocabulary that have an advantage.
     position: [K], geometric middle of each bucket; the first policy token has position 1.
     count: [K], tokens inside the vocabulary.
-    rows, leaving: [K], rows with a token in the bucket, and those of them that end in it.
+    rows, leaving: [K], rows with a token in the bucket, and the rows among them that end in it.
     mean, std: [K], of the cumulative log-ratio of current and behavior policy, nats.
   """
 

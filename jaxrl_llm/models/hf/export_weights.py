@@ -176,7 +176,7 @@ def _write_json(file: Path, content: dict) -> None:
 def _write_configs(directory: Path, model: Model, tokenizer, dtype: np.dtype) -> None:
   """Writes the tokenizer, the source's generation defaults and config.json.
 
-  config.json comes last, because without it nobody takes the directory for a checkpoint.
+  config.json comes last, because a directory without it is not taken for a checkpoint.
   """
   origin = None if model.origin is None else Path(model.origin)
   base = {}

@@ -37,8 +37,7 @@ def load(directory: Path, model: Model, path: str, shape: tuple[int, ...],
          sharding) -> tuple[jax.Array, bool]:
   """Returns (a parameter in f32, whether it was stored).
 
-  If it was not, a value head is zero and the module's parameters are those of `Model.init` with
-  key 0.
+  If it was not, a value head is zero and the module's parameters come from `Model.init` with key 0.
 
   Raises:
     CheckpointError: the stored one has another shape, or the file lacks it.

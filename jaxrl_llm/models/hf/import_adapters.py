@@ -111,7 +111,9 @@ def add(directory: Path, model: Model, params, dtype=None):
 
 
 def _changed_copies(copies: dict[str, np.ndarray], entries, params) -> list[str]:
-  """Returns the errors of weights that are stored in full: PEFT copies those of an adapted head."""
+  """Returns the errors of weights that are stored in full: PEFT copies the weights of an adapted
+  head.
+  """
   leaves, problems = by_path(params), []
   for module, stored in copies.items():
     if module not in entries:

@@ -57,7 +57,7 @@ def opmd(inputs: AdvantageInputs, cfg: Opmd) -> Float[Array, "B L"]:
   Its mean over a group is at most 0. With a large tau it is `dr_grpo`.
 
   Deviations: the code multiplies the loss by 1 / (1 + tau), which belongs to the learning rate. A
-  group of one gets 0, there its reward.
+  group of one gets 0, in the code its reward.
 
   Source: `opmd` of Trinity-RFT, "logavgexp"; see arXiv 2509.24203.
   """
@@ -83,8 +83,8 @@ class Asymre:
 def asymre(inputs: AdvantageInputs, cfg: Asymre) -> Float[Array, "B L"]:
   """A = R - (group mean + shift).
 
-  With the shift -0.1 every advantage is 0.1 higher, also those of a group of equal rewards: right
-  rows are imitated more than wrong ones are pushed down. With shift 0 it is `dr_grpo`.
+  With the shift -0.1 every advantage is 0.1 higher, also in a group of equal rewards: right rows
+  are imitated more than wrong ones are pushed down. With shift 0 it is `dr_grpo`.
 
   Deviation: a group of one gets 0, in the code its reward.
 

@@ -59,9 +59,9 @@ def pass_k(inputs: AdvantageInputs, cfg: PassK) -> Float[Array, "B L"]:
     wrong   A = (1 - p - C(N - 1, k - 1) / C(n - 1, k - 1)) / s
 
   A row is right if its outcome is above 0; token rewards are not read. The sum over a group is 0.
-  With fewer than k wrong rows A is 0: solved prompts stop teaching. So it is with k rows, which are
-  one set only, and with fewer, whose share is `advantage/too_few`. With k = 1 it is `grpo` with the
-  population's standard deviation.
+  With fewer than k wrong rows A is 0: solved prompts give no gradient. A is also 0 with n = k,
+  where there is only one set, and with n < k, a share that `advantage/too_few` reports. With k = 1
+  it is `grpo` with the population's standard deviation.
 
   Source: arXiv 2508.10751, passk_adv.py of its code. Its k is a setting; 2 is ours.
   """

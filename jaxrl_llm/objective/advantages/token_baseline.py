@@ -171,8 +171,9 @@ def otb(inputs: AdvantageInputs, cfg: Otb) -> Float[Array, "B L"]:
     leave_one_out    the sums of B leave out row i (own extension); B = 0 if no other row reaches t
 
   Where W = 0 in all rows, their prefixes were deterministic: B = 0 and A = G, and there is no
-  gradient to weigh. Rows with keep False enter no sum and get 0. So does the only kept row of a
-  group, as under every advantage here that compares a group; verl's code has B = 0 and A = G there.
+  gradient to weigh. Rows with keep False enter no sum and get 0. The only kept row of a group gets
+  0, too, as under every advantage here that compares a group; verl's code has B = 0 and A = G
+  there.
 
   turn_id must be at most L, which holds where every turn has a policy token.
 

@@ -76,7 +76,7 @@ def bapo(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
 
     loss_t  = -min(r_t A_t, clip(r_t, low, high) A_t);  at most -dual_clip A_t where A_t < 0
 
-  Coefficient: as `ppo`. With target 0 the bounds are those of the start.
+  Coefficient: as `ppo`. With target 0 the bounds stay at the start.
 
   Args:
     weights: [B, L], `bapo_bounds` of the full optimizer batch. None: the other arrays are the full
@@ -195,8 +195,8 @@ def clip_cov(log_probs, anchor_log_probs, advantages, mask, cfg, row_id, weights
     weights: [B, L], `clip_cov_kept` of the full optimizer batch. None: the other arrays are the
       full batch.
 
-  Source: arXiv 2505.22617; the hyperparameters are those of the authors' scripts, whose window
-  is [0, 2].
+  Source: arXiv 2505.22617; the hyperparameters are from the authors' scripts, whose window is [0,
+  2].
   """
   if weights is None:
     weights = clip_cov_kept(log_probs, anchor_log_probs, advantages, mask, cfg, row_id)
@@ -248,8 +248,8 @@ def kl_cov(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
     weights: [B, L], `kl_cov_pulled` of the full optimizer batch. None: the other arrays are the
       full batch.
 
-  Source: arXiv 2505.22617; share and coefficient are those of the authors' 7B script (2e-4 in that
-  for 32B). verl's config class holds a coefficient of 0.1.
+  Source: arXiv 2505.22617; share and coefficient are from the authors' 7B script (2e-4 in the 32B
+  script). verl's config class holds a coefficient of 0.1.
   """
   if weights is None:
     weights = kl_cov_pulled(log_probs, anchor_log_probs, advantages, mask, cfg)

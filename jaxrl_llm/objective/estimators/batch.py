@@ -75,7 +75,7 @@ def _cap(ascending, rank, count, tau: float):
 
 @register("m2po", M2po, anchor="behavior", prepare=m2_weights)
 def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
-  """The ratio, without those tokens of the batch that have moved furthest from the anchor.
+  """The ratio, without the tokens of the batch that have moved furthest from the anchor.
 
     drop    loss_t = -kept_t r_t A_t
     cap     loss_t = -min(r_t A_t, clip(r_t, low, high) A_t)

@@ -63,7 +63,7 @@ def ctpo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 @dataclasses.dataclass(frozen=True)
 class CtpoGeomean(Ctpo):
-  """Hyperparameters of `ctpo_geomean`: those of `ctpo`, with a window that narrows."""
+  """Hyperparameters of `ctpo_geomean`: as for `ctpo`, with a window that narrows."""
 
   power: float = option(-0.5, "growth of the window with the position t", low=-4.0, high=4.0)
 
@@ -76,7 +76,7 @@ def ctpo_geomean(log_probs, anchor_log_probs, advantages, mask, cfg):
   weight.
 
   Source: the public code of arXiv 2605.07331, whose bounds for this mode are unconfirmed: ours are
-  those of `ctpo`. PNPO: arXiv 2608.01418.
+  `ctpo`'s. PNPO: arXiv 2608.01418.
   """
   return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
                    Exponents(alpha=0.0, power=cfg.power))
@@ -107,8 +107,7 @@ def prefix_power(log_probs, anchor_log_probs, advantages, mask, cfg):
   does not depend on the position, and neither does the window. Bias falls and variance rises with
   alpha.
 
-  Source: own derivation; nobody has published the values in between. The bounds are those of
-  `ctpo`.
+  Source: own derivation; the values in between are unpublished. The bounds are `ctpo`'s.
   """
   return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
                    Exponents(alpha=cfg.alpha, power=cfg.alpha - 0.5))

@@ -43,8 +43,8 @@ def geo_mask(log_probs, anchor_log_probs, advantages, mask, cfg):
   more rows are dropped as the update proceeds; the rule `seq_mean_k1` of `correction.reject`
   compares the anchor.
 
-  Source: prime-rl pull request 3384, second-hand. Its band is unconfirmed; 0.99 and 1.01 are those
-  of SkyRL's example, older prime-rl has 0.1 and 10.
+  Source: prime-rl pull request 3384, second-hand. Its band is unconfirmed; 0.99 and 1.01 are from
+  SkyRL's example, older prime-rl has 0.1 and 10.
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   return _filtered(log_ratio, jnp.ones_like(log_ratio), _outside_row(log_ratio, mask, cfg),

@@ -37,8 +37,8 @@ def ce_gppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   where |log r| >= 20. Both value and slope jump at a bound unless beta is 1. With both betas 1 this
   is GPPO; with both 0, `ppo`.
 
-  Source: arXiv 2509.20712 (GPPO: 2508.07629). The hyperparameters are those of the authors'
-  1.5B script; their 7B script has beta_low 0.75, their function 0.25 and dual_clip 3.
+  Source: arXiv 2509.20712 (GPPO: 2508.07629). The hyperparameters are from the authors' 1.5B
+  script; their 7B script has beta_low 0.75, their function 0.25 and dual_clip 3.
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   ratio = jnp.exp(log_ratio)

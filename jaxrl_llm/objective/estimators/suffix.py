@@ -68,8 +68,7 @@ def fipo(log_probs, anchor_log_probs, advantages, mask, cfg):
   distance of two tokens counts policy tokens, not columns; a width of 0 is 0, where the code has no
   bound but 10.
 
-  Source: arXiv 2603.19835, read in a fork of its code; the hyperparameters are those of its
-  32B script.
+  Source: arXiv 2603.19835, read in a fork of its code; the hyperparameters are from its 32B script.
   """
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))

@@ -25,9 +25,9 @@ def project_to_budget(priorities: np.ndarray, widths: np.ndarray, budget: int,
 
   where one shift for all layers meets the budget. Fractions are then rounded down, and the layers
   with the largest fractions get one more each, the first of equal ones first. Adding a constant to
-  all priorities changes nothing. Of layers with equal widths, equal priorities keep the same up to
-  one channel, and a larger priority never keeps fewer. Own derivation; the source publishes no
-  formula.
+  all priorities changes nothing. Among layers of equal width, equal priorities keep the same number
+  up to one channel, and a larger priority never keeps fewer. Own derivation; the source publishes
+  no formula.
 
   Args:
     priorities: [N] float, finite; a larger one keeps more.
@@ -56,7 +56,7 @@ def project_to_budget(priorities: np.ndarray, widths: np.ndarray, budget: int,
       low_shift = shift
     else:
       high_shift = shift
-  # The shift from above is not short of the budget, so that what is missing is a rounding error.
+  # The shift from above does not miss the budget, so that any gap is a rounding error.
   shares = _shares(priorities + high_shift, floor, widths)
   channels = np.floor(shares + 1e-9).astype(np.int64)
   order = np.lexsort((np.arange(len(channels)), -(shares - channels).round(9)))

@@ -23,7 +23,7 @@ VARIANTS = ("marker", "vocabulary")
 LETTERS = "kmbtq"  # markers of 10^3 to 10^15; above them e18, e21, ...
 FRACTION = "p"  # repeated by depth
 LEVELS = 5  # published: from 10^-15 to 10^18, 33 orders of magnitude
-MOST_DIGITS = 18  # of a group; 10^18 strings are no vocabulary, but a bound on what is asked for
+MOST_DIGITS = 18  # of a group; 10^18 strings are no vocabulary, but a bound on requests
 
 # [0-9], because \d is also a digit of other scripts, which are no tokens
 _BEFORE = r"(?<!\w)(?<![0-9]\.)"
@@ -123,7 +123,7 @@ class TstNumberCodec:
     return "".join([*pieces, text[end:]])
 
   def pieces(self, text: str) -> list[str]:
-    """Returns the pre-tokens: those of the numbers, and the texts between."""
+    """Returns the pre-tokens: the pieces of the numbers, and the texts between."""
     nested = ([piece] if isinstance(piece, str) else piece for piece in self._split(text))
     return list(itertools.chain.from_iterable(nested))
 
@@ -153,11 +153,11 @@ class TstNumberCodec:
   def new_tokens(self, integer_levels: int = LEVELS, fraction_levels: int = LEVELS) -> list[str]:
     """Returns the tokens that a vocabulary with digits and a point lacks.
 
-    Those of the variant "vocabulary" are 10,000 with `pad`: 1,000 for each of the 10 marked levels.
-    Leading groups without padding have 110 more of 1 and 2 digits at each level of integers, and
-    last groups in lossless mode at each level of fractions. For a tokenizer of transformers:
-    `tokenizer.add_tokens([AddedToken(token, single_word=True) for token in codec.new_tokens()])`
-    and model.vocab_size of at least its new length.
+    For the variant "vocabulary" there are 10,000 with `pad`: 1,000 for each of the 10 marked
+    levels. Leading groups without padding have 110 more of 1 and 2 digits at each level of
+    integers, and last groups in lossless mode at each level of fractions. For a tokenizer of
+    transformers: `tokenizer.add_tokens([AddedToken(token, single_word=True) for token in
+    codec.new_tokens()])` and model.vocab_size of at least its new length.
 
     Args:
       integer_levels, fraction_levels: marked levels; the published ones are 5 and 5.

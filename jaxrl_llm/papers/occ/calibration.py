@@ -23,7 +23,7 @@ COEFFICIENT = "mtp_coefficient"  # the column that the loss reads, [B] and the s
 class Calibration(Transform):
   """Finds the coefficient under the current policy before each gradient.
 
-  In the rollout's first optimizer batch nothing has changed yet. What differs from the anchor there
+  In the rollout's first optimizer batch nothing has changed yet. A difference from the anchor there
   is rounding between two programs, and counts as 0.
 
   Args:
@@ -62,7 +62,7 @@ class Calibration(Transform):
 
   def coefficient(self, change: Float[Array, "B L"], mtp_change: Float[Array, "B L"], mask,
                   last: Float[Array, ""]) -> Float[Array, ""]:
-    """Returns the coefficient; arguments as those of `calibrate` in `losses.register`."""
+    """Returns the coefficient; arguments as for `calibrate` in `losses.register`."""
     return scalar(self._calibrate(change, mtp_change, mask, last, self._cfg))
 
 

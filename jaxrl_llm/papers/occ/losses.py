@@ -3,9 +3,9 @@
   total = policy loss + coefficient * sum(weights * loss of each token)
 
 The coefficient is a number of the config, or calibrated on the full optimizer batch. A loss that
-reads advantages has the weights of the policy loss; the others have those of the KL and entropy
-terms, which ignore advantages. The head's token counts where the policy's does, but for the second
-token of a row, which nothing precedes by two.
+reads advantages has the weights of the policy loss; the others have the weights of the KL and
+entropy terms, which ignore advantages. The head's token counts where the policy's does, but for the
+second token of a row, which nothing precedes by two.
 
 Each loss is a term of the loss (objective/terms.py), so `term.name` chooses it.
 
@@ -43,7 +43,7 @@ class MtpInputs:
     mtp_log_probs: [B, L] f32, of the head; 0 where mask is False.
     log_probs: [B, L] f32, of the policy.
     mask: [B, L] bool, True on the policy tokens that the head predicts.
-    advantages: [B, L] f32, those of the policy loss; None where not asked for.
+    advantages: [B, L] f32, as in the policy loss; None where not asked for.
     mtp_anchor_log_probs: [B, L] f32, of the head at the start of the rollout's updates; None where
       not asked for.
     surrogate: the run's estimator, (log_probs, anchor_log_probs, advantages, mask) -> loss of each

@@ -102,7 +102,7 @@ def rewards(case: Walk, tokens: np.ndarray) -> np.ndarray:
 
 
 def prompts(held_out: bool) -> np.ndarray:
-  """Returns all prompts of one half, [P, PROMPT] int32; those of the other half are others.
+  """Returns all prompts of one half, [P, PROMPT] int32; the other half has different prompts.
 
   Given digits are 0 to 2, and the target is 0 to 4 above their sum, up to 9: likely sums do not
   exceed 9, so that a small network need not learn to count modulo 10 before it learns anything.

@@ -16,7 +16,7 @@ class Api(NamedTuple):
   Attributes:
     version: returns what the server says of its weights; None if it says nothing.
     load: loads a Hugging Face folder under a version.
-    prunes: whether its log-probs are those of the pruned distribution.
+    prunes: whether its log-probs are of the pruned distribution.
   """
 
   version: Callable[[Client], str | None]

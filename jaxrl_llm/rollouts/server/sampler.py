@@ -29,7 +29,7 @@ class ServedParams:
 
   Attributes:
     weights: the folder, and its checksum.
-    seconds: that it took to write and load it.
+    seconds: time to write and load it.
   """
 
   weights: Weights
@@ -41,7 +41,7 @@ class ServerSampler:
 
   Args:
     cfg: config of the server.
-    model: whose parameters `prepare` gets.
+    model: the model whose parameters `prepare` gets.
     tokenizer: tokenizer of the policy.
     limits: what ends a row.
     group_size: rows of each prompt, which lie together.
@@ -62,7 +62,7 @@ class ServerSampler:
     They are in the compute dtype, which a server takes over unless its options name another one.
 
     Raises:
-      ServerError: it does not, or another version is there afterwards.
+      ServerError: it does not, or has another version afterwards.
       OSError: the folder cannot be written.
     """
     begin = time.perf_counter()

@@ -66,7 +66,7 @@ def checksum(folder: Path) -> str:
 
 
 def _published(root: Path) -> list[Path]:
-  """Returns the folders that `publish` wrote; others are none of ours to remove."""
+  """Returns the folders that `publish` wrote; we must not remove others."""
   return [path for path in root.iterdir()
           if path.is_dir() and len(path.name) == DIGITS
           and set(path.name) <= set("0123456789abcdef")]

@@ -49,8 +49,8 @@ def test_a_class_gets_its_numbers_and_workers():
 
 def test_limits_of_the_sandbox_are_keys():
   cfg = from_dict({"rollout": {"max_turns": 2, "slots": 4},
-                   "tool": {"name": "python", "timeout": 1.5, "memory_mb": 128}})
+                   "tool": {"name": "python", "timeout": 61.5, "memory_mb": 128}})
   with make_tool("python", TOOLS.numbers(cfg.tool), workers=1) as tool:
     assert isinstance(tool, PythonSandbox)
-    assert (tool.limits.timeout, tool.limits.memory_mb, len(tool.pids())) == (1.5, 128, 1)
+    assert (tool.limits.timeout, tool.limits.memory_mb, len(tool.pids())) == (61.5, 128, 1)
     assert tool.run("print(6 * 7)").output == "42\n"

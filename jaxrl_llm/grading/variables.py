@@ -103,11 +103,11 @@ def one_constant(gold: str, answer: str) -> tuple[str, str]:
   letters = {*_letters(_CONSTANT.sub("", gold))} - {"e"}
   if not constants or not letters or FONT.search(gold) or any(map(str.isupper, letters)):
     return gold, answer
-  own = [name for name in dict.fromkeys(_FREE.findall(answer))
-         if name in constants or name[0] not in letters]
-  if len(own) != len(constants) or {*own} & {*constants}:
+  free = [name for name in dict.fromkeys(_FREE.findall(answer))
+          if name in constants or name[0] not in letters]
+  if len(free) != len(constants) or {*free} & {*constants}:
     return gold, answer
-  return gold, _renamed(answer, dict(zip(own, constants, strict=True)))
+  return gold, _renamed(answer, dict(zip(free, constants, strict=True)))
 
 
 def _renamed(formula: str, names: dict[str, str]) -> str:
@@ -129,7 +129,8 @@ _PLAIN = re.compile(r"\s*-?(?:\d[\d.,]*|\\frac\{\d+\}\{\d+\})\s*")
 _HEAD = re.compile(
     r"^\s*(?:(?P<name>[a-zA-Z])(?P<order>'{1,3}|\^\s?\{?\s*(?:\\prime\s*)+\}?)?"
     r"(?:\^\s?\{\s*-1\s*\})?\s?(?:\((?P<at>[a-zA-Z]|-?\d{1,9})\))?"
-    r"|(?P<by>\\frac\s?\{d\s?[a-zA-Z]?\}\s?\{d\s?[a-zA-Z]\}(?:\s?[a-zA-Z]\([a-zA-Z]\)|\([^()=]*\))?))\s*=\s*(?=[^=]+$)")
+    r"|(?P<by>\\frac\s?\{d\s?[a-zA-Z]?\}\s?\{d\s?[a-zA-Z]\}"
+    r"(?:\s?[a-zA-Z]\([a-zA-Z]\)|\([^()=]*\))?))\s*=\s*(?=[^=]+$)")
 _CONSTANT = re.compile(r"(?<![a-zA-Z\\])C(?:_\d|_\{\d\})?(?![a-df-zA-Z_{(])")
 _FREE = re.compile(r"(?<![a-zA-Z\\])(?:[ABCK]|[ck](?=_|\W*$))(?:_\d|_\{\d\})?(?![a-df-zA-Z_{(])")
 _NAME = re.compile(r"^\s*[A-Za-z](?:_\{?\w+\}?)?\s*=")

@@ -11,20 +11,20 @@ HOLD = "import time; time.sleep(90)"  # at the begin of a program for `when_it_r
 
 
 def children(pid: int) -> list[int]:
-  found = []
+  pids = []
   for path in Path("/proc").glob("[0-9]*/stat"):
     try:
       if int(path.read_bytes().rpartition(b")")[2].split()[1]) == pid:
-        found.append(int(path.parent.name))
+        pids.append(int(path.parent.name))
     except (OSError, IndexError):
       continue
-  return found
+  return pids
 
 
-def until(found: Callable, seconds: float = 60.0):
-  """Returns the first true value of `found()`, or its last value if there is none in time."""
+def until(condition: Callable, seconds: float = 60.0):
+  """Returns the first true value of `condition()`, or its last value if there is none in time."""
   end = time.monotonic() + seconds
-  while not (value := found()) and time.monotonic() < end:
+  while not (value := condition()) and time.monotonic() < end:
     time.sleep(0.01)
   return value
 

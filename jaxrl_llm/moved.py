@@ -32,7 +32,6 @@ _TABLE = (  # (package before, package now, modules; "before:now" where the name
     ("runs", "build",
      "demonstrations device_checks evaluation_sets learner method_checks resolve "
      "samplers saved scoring server_checks setup shared_starts warm_start"),
-    ("planning", "build", "abstract"),
     ("rollouts", "rollouts", "book:rollout_table"),
     ("runs", "runs", "prompt_batch:rollout_batch"),
     ("runs", "store", "cache checkpoints disk fingerprints lock signals workdir"),

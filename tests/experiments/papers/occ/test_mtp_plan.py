@@ -4,8 +4,7 @@ import jax
 import planned_config
 import pytest
 
-from jaxrl_llm.build import abstract
-from jaxrl_llm.planning import flops, programs
+from experiments.planning import abstract, flops, programs
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxrl_llm.planning import flops
+from experiments.planning import flops
 
 X, W = jnp.ones((8, 16)), jnp.ones((5, 16, 16))
 PRODUCT = 2 * 8 * 16 * 16

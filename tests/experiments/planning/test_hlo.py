@@ -8,8 +8,8 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxrl_llm.planning import collectives, hlo, hlo_shapes, traffic
-from jaxrl_llm.planning.collectives import Moved
+from experiments.planning import collectives, hlo, hlo_shapes, traffic
+from experiments.planning.collectives import Moved
 
 # As a TPU compiler writes it: a loop of 3 x 2 trips around an asynchronous all-gather, and a loop
 # whose end depends on data, around an all-reduce.

@@ -16,12 +16,11 @@ from typing import Any
 
 import jax
 
-from jaxrl_llm.build import abstract
-from jaxrl_llm.planning import collectives, flops, hlo, in_turn, products, traffic
-from jaxrl_llm.planning.collectives import Moved
-from jaxrl_llm.planning.in_turn import InTurn
-from jaxrl_llm.planning.targets import TPU, Chip, Target
-from jaxrl_llm.planning.traffic import Traffic
+from experiments.planning import abstract, collectives, flops, hlo, in_turn, products, traffic
+from experiments.planning.collectives import Moved
+from experiments.planning.in_turn import InTurn
+from experiments.planning.targets import TPU, Chip, Target
+from experiments.planning.traffic import Traffic
 
 _NEEDED = re.compile(r"\(?([\d.]+)([KMGT])i?B?\)?[^.]*? exceeds available[^(]*\(([\d.]+)([KMGT])")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

@@ -13,11 +13,11 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.planning import device_benchmark, device_cases, targets
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import Model, kv_cache
-from jaxrl_llm.planning import device_benchmark, device_cases, targets
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COMMAND = ROOT / "experiments" / "bench" / "gpu.py"
 SMALL = ModelConfig(vocab_size=64, width=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
                     mlp_width=48, compute_dtype="bfloat16")

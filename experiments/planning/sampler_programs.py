@@ -9,12 +9,12 @@ import itertools
 import jax
 import jax.numpy as jnp
 
+from experiments.planning import lengths, model_flops
+from experiments.planning.abstract import PAD_ID, STOP_IDS, Planned, by_rows, bytes_of, placed
+from experiments.planning.analysis import Program, tracing
 from jaxrl_llm import parallel
-from jaxrl_llm.build.abstract import PAD_ID, STOP_IDS, Planned, by_rows, bytes_of, placed
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import Model, kv_cache
-from jaxrl_llm.planning import lengths, model_flops
-from jaxrl_llm.planning.analysis import Program, tracing
 from jaxrl_llm.rollouts import decoding, engine, generate, hand_over, numerics, sizes
 from jaxrl_llm.rollouts.chunk import ChunkInputs, Shared
 from jaxrl_llm.rollouts.next_token import Draw

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from jaxrl_llm.planning import advice, collectives, flops
-from jaxrl_llm.planning.analysis import Analysis, Work
-from jaxrl_llm.planning.targets import Target
+from experiments.planning import advice, collectives, flops
+from experiments.planning.analysis import Analysis, Work
+from experiments.planning.targets import Target
 
 LEFT_OUT = """\
 What the estimate leaves out: overlap of one instruction with the next (but transfers that are

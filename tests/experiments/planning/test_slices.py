@@ -7,11 +7,10 @@ import numpy as np
 import planned_config
 import pytest
 
+from experiments.planning import abstract, collectives, hlo, lengths, programs
 from jaxrl_llm import parallel
-from jaxrl_llm.build import abstract
 from jaxrl_llm.config import ConfigError, MeshConfig
 from jaxrl_llm.parallel import meshes
-from jaxrl_llm.planning import collectives, hlo, lengths, programs
 
 
 def devices(slices: int, platform: str = "tpu") -> list:

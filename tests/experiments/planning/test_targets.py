@@ -7,9 +7,8 @@ import jax
 import planned_config
 import pytest
 
-from jaxrl_llm.build import abstract
+from experiments.planning import abstract, programs, shapes, targets
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.planning import programs, shapes, targets
 
 
 @pytest.mark.parametrize("name, expected", [

@@ -13,7 +13,7 @@ import re
 
 import numpy as np
 
-from jaxrl_llm.planning import hlo
+from experiments.planning import hlo
 
 _LABELS = re.compile(r"\bdim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")

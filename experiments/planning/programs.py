@@ -3,13 +3,13 @@
 import jax
 import numpy as np
 
+from experiments.planning import lengths, model_flops
+from experiments.planning.abstract import Planned, bytes_of, placed
+from experiments.planning.analysis import Program, tracing
+from experiments.planning.sampler_programs import sampler_params, sampler_programs
 from jaxrl_llm import parallel
-from jaxrl_llm.build.abstract import Planned, bytes_of, placed
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.objective import estimators
-from jaxrl_llm.planning import lengths, model_flops
-from jaxrl_llm.planning.analysis import Program, tracing
-from jaxrl_llm.planning.sampler_programs import sampler_params, sampler_programs
 from jaxrl_llm.training import transforms
 from jaxrl_llm.training.columns import REFERENCE
 from jaxrl_llm.training.packing import Packing, Prompts

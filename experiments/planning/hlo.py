@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Iterator
 
-from jaxrl_llm.planning.hlo_shapes import Buffer, buffers
+from experiments.planning.hlo_shapes import Buffer, buffers
 
 _NAME = re.compile(r"%[\w.\-]+")
 _CALLED = re.compile(r"\b(?:calls|body|condition|to_apply|true_computation|false_computation)="

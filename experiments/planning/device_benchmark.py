@@ -13,8 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.planning import model_flops
+from experiments.planning.abstract import bytes_of
+from experiments.planning.device_cases import Case, timed
+from experiments.planning.targets import Chip
 from jaxrl_llm import parallel
-from jaxrl_llm.build.abstract import bytes_of
 from jaxrl_llm.config import (
   EstimatorConfig,
   LossConfig,
@@ -27,9 +30,6 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.models import Model, kv_cache, row_attention
 from jaxrl_llm.objective.loss import policy_loss
-from jaxrl_llm.planning import model_flops
-from jaxrl_llm.planning.device_cases import Case, timed
-from jaxrl_llm.planning.targets import Chip
 from jaxrl_llm.rollouts import decoding, generate, hand_over
 from jaxrl_llm.rollouts.chunk import ChunkInputs
 from jaxrl_llm.rollouts.next_token import Draw

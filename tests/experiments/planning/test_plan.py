@@ -10,14 +10,14 @@ import forked
 import programs
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 TPU = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None,
                          reason="needs libtpu: pip install -e '.[plan-tpu]'")
 
 
 def command(*arguments: str, interpreter: bool = False) -> subprocess.CompletedProcess:
   environment = os.environ | programs.ENVIRONMENT | {"JAXRL_LLM_CACHE": "", "XLA_FLAGS": ""}
-  config = f"--config={ROOT / 'tests/planning/planned_config.py'}"
+  config = f"--config={ROOT / 'tests/experiments/planning/planned_config.py'}"
   return forked.run([str(ROOT / "experiments/plan.py"), config, *arguments], ROOT, environment, 900,
                     interpreter)
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from experiments.planning import flops
 from jaxrl_llm.models import attention_kernels
-from jaxrl_llm.planning import flops
 
 ROWS, KV_HEADS, GROUPS, LENGTH, SIZE = 2, 2, 4, 2048, 128
 HEADS = ROWS * KV_HEADS * GROUPS

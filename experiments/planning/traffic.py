@@ -7,7 +7,7 @@ returns, and an update of a slice writes the slice; inside a fusion too. Sizes a
 
 import dataclasses
 
-from jaxrl_llm.planning import hlo
+from experiments.planning import hlo
 
 _FREE = frozenset("""
     parameter constant tuple get-tuple-element bitcast while conditional call after-all partition-id

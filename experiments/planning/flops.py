@@ -11,7 +11,7 @@ from typing import Any
 
 from jax.extend import core
 
-from jaxrl_llm.planning import kernels
+from experiments.planning import kernels
 
 # Kinds of operations. Products are the part that the matrix units do.
 WEIGHTS, ATTENTION, HEAD, KERNEL = "weights", "attention", "head", "kernel"

@@ -4,12 +4,11 @@ import dataclasses
 import json
 import sys
 
-from jaxrl_llm.build import abstract
+from experiments.planning import abstract, programs, report, targets
+from experiments.planning.analysis import analyse
+from experiments.planning.shapes import with_shapes
 from jaxrl_llm.build.resolve import resolve
 from jaxrl_llm.config import Config, ConfigError
-from jaxrl_llm.planning import programs, report, targets
-from jaxrl_llm.planning.analysis import analyse
-from jaxrl_llm.planning.shapes import with_shapes
 
 
 def run(cfg: Config, target: str, names: tuple[str, ...] = (), path: str = "",

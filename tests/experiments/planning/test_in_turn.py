@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jaxrl_llm.planning import analysis, flops, hlo, in_turn, products, traffic
-from jaxrl_llm.planning.targets import TPU, Chip
+from experiments.planning import analysis, flops, hlo, in_turn, products, traffic
+from experiments.planning.targets import TPU, Chip
 
 # Three trips of a product that takes 10 s at the chip's peak and 7 s of its memory, and of an
 # addition that takes 6 s of its memory. A copy to the chip's own memory runs beside them.

@@ -2,9 +2,9 @@
 
 import dataclasses
 
+from experiments.planning.shapes import with_shapes
 from jaxrl_llm.build import setup
 from jaxrl_llm.config import base_config, from_dict
-from jaxrl_llm.planning.shapes import with_shapes
 
 
 def get_config():

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import planned_config
 import pytest
 
-from jaxrl_llm import parallel
-from jaxrl_llm.models import trainable
-from jaxrl_llm.planning import (
+from experiments.planning import (
   abstract,
   advice,
   analysis,
@@ -17,7 +15,9 @@ from jaxrl_llm.planning import (
   sampler_programs,
   targets,
 )
-from jaxrl_llm.planning.analysis import Analysis, Program
+from experiments.planning.analysis import Analysis, Program
+from jaxrl_llm import parallel
+from jaxrl_llm.models import trainable
 from jaxrl_llm.training.train_step import init_state, state_shardings
 
 DEVICES = 4

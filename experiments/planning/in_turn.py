@@ -8,9 +8,9 @@ no turn.
 
 import dataclasses
 
-from jaxrl_llm.planning import hlo, products
-from jaxrl_llm.planning.targets import Chip
-from jaxrl_llm.planning.traffic import Traffic
+from experiments.planning import hlo, products
+from experiments.planning.targets import Chip
+from experiments.planning.traffic import Traffic
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 
-from jaxrl_llm.planning import hlo
+from experiments.planning import hlo
 
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute",
          "collective-broadcast", "ragged-all-to-all")

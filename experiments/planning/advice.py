@@ -1,7 +1,7 @@
 """Advice where a program does not fit: the config key that makes it smaller, by column."""
 
-from jaxrl_llm.planning.analysis import Analysis
-from jaxrl_llm.planning.targets import Chip
+from experiments.planning.analysis import Analysis
+from experiments.planning.targets import Chip
 
 LARGE = 0.25  # a column above this share of the device's memory is worth a rule
 SAMPLING = ("generate", "prefill", "decode")

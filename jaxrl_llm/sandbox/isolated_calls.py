@@ -26,7 +26,9 @@ MEMORY_MB = 1024  # of address space, beside what the function's modules take
 BUDGET = 120.0  # seconds that one batch may lose to calls without an end; the rest is not asked
 # A library's threads would only take processor time from the trainer's, and JAX its devices.
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+PACKAGES = ("site-packages", "dist-packages")  # visible, as functions may import more when called
 INHERITED = ("HOME", "LD_LIBRARY_PATH")
+PACKAGE = Path(__file__).parents[1]
 SETUP = """import sys
 sys.path[:] = {path!r}
 sys.path.insert(0, {folder!r})
@@ -52,8 +54,10 @@ class IsolatedCalls:
   def __init__(self, source: str, *, timeout: float, cpu_seconds: int):
     setup = SETUP.format(path=sys.path, folder=str(Path(__file__).parent), source=source)
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    folders = [path for path in sys.path if Path(path).name in PACKAGES]
     self._together = TOGETHER
     self._sandbox = PythonSandbox(WORKERS, setup=setup, environment=inherited | ENVIRONMENT,
+                                  folders=[*folders, str(PACKAGE)],
                                   timeout=timeout, cpu_seconds=cpu_seconds, memory_mb=MEMORY_MB,
                                   output_chars=1 << 20, code_bytes=1 << 26)
 

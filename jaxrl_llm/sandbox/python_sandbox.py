@@ -75,6 +75,7 @@ class PythonSandbox:
     setup: Python text that each worker runs once, before `files` are isolated. Programs inherit
       its modules; the memory that it takes comes on top of `memory_mb`.
     environment: variables that `setup` sees; programs see none.
+    folders: which programs can read, beside the interpreter's libraries.
     limits: fields of `Limits`.
 
   Raises:
@@ -83,7 +84,8 @@ class PythonSandbox:
   """
 
   def __init__(self, workers: int = 2, *, require: Iterable[str] = (), without: Iterable[str] = (),
-               setup: str = "", environment: dict[str, str] | None = None, **limits):
+               setup: str = "", environment: dict[str, str] | None = None,
+               folders: Sequence[str] = (), **limits):
     if not isinstance(workers, int) or not 1 <= workers <= 1024:
       raise ConfigError(
           f"PythonSandbox: workers = {workers!r}: allowed is a whole number in [1, 1024]. "
@@ -97,6 +99,7 @@ class PythonSandbox:
         "temporary": tempfile.gettempdir(),
         "setup": setup,
         "environment": environment or {},
+        "folders": list(folders),
     }
     self._workers = [WorkerProcess(self._settings) for _ in range(workers)]
     self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")

@@ -158,7 +158,9 @@ class RewardedTask:
           self._log(name, entry, outcome)
           continue
         if isinstance(outcome, Fault):
-          raise PluginError(f"reward {name!r} ({entry.where}): {outcome.reason}")
+          fix = ". Fix: calls that end, or a higher reward.timeout"
+          raise PluginError(f"reward {name!r} ({entry.where}): {outcome.reason}"
+                            + fix * outcome.reason.startswith("timeout"))
         for part, _ in verdict(name, outcome).components:
           if owners.setdefault(part, name) != name:
             raise ValueError(f"component {part!r} is also one of reward {owners[part]!r}; choose "

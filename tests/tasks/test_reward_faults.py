@@ -132,7 +132,7 @@ def test_another_thread_can_only_name_it(caplog, monkeypatch):
 def test_a_start_refuses_a_reward_that_never_returns():
   own(lambda problem, completion, cfg: time.sleep(10**6))
   task = RewardedTask(Exact(), RewardConfig("own", timeout=0.1))
-  with pytest.raises(PluginError, match="'own'.*no answer within reward.timeout = 0.1 s"):
+  with pytest.raises(PluginError, match="'own'.*no answer within reward.timeout = 0.1 s. Fix: "):
     task.check(PROBLEMS[0], "1")
 
 

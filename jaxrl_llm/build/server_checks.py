@@ -26,6 +26,9 @@ def check(server: ServerConfig, rollout: RolloutConfig, vocabulary: VocabularyCo
   if not _is_address(server.url):
     raise ConfigError(f"server.url = {server.url!r}: allowed is http:// or https://, a host, and a "
                       "port of 1 to 65535. Fix: an address such as http://host:8000.")
+  if "://" in server.folder:
+    raise ConfigError(f"server.folder = {server.folder!r}: weights are handed over by renaming a "
+                      "folder, which a bucket has not. Fix: a folder that both sides see.")
   if not server.folder:
     raise ConfigError("server.folder is empty: weights are handed over through a folder. Fix: one "
                       "that run and server see at the same path.")

@@ -1,14 +1,22 @@
 """Packaging of jaxrl_llm."""
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, find_packages, setup
+
+# What papers, tables and plans import from; data, pages and commands beside it stay in the clone.
+CLIENTS = ("papers", "tables_lib", "planning")
 
 setup(
     name="jaxrl_llm",
-    version="0.2.0",
+    version="0.3.0",
     description="Reinforcement learning of language models in JAX: off-policy correction and "
     "credit assignment, side by side",
     license="Apache-2.0",
-    packages=find_packages(include=["jaxrl_llm", "jaxrl_llm.*"]),
+    packages=[
+        *find_packages(include=["jaxrl_llm", "jaxrl_llm.*"]),
+        *find_namespace_packages(
+            include=[f"experiments.{name}{below}" for name in CLIENTS for below in ("", ".*")],
+            exclude=["*.results"]),
+    ],
     package_data={"jaxrl_llm.reporting": ["templates/*"]},
     python_requires=">=3.11",
     install_requires=[

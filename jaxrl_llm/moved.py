@@ -10,8 +10,6 @@ import importlib.machinery
 import sys
 import types
 
-from jaxrl_llm import paper_table
-
 _TABLE = (  # (package before, package now, modules; "before:now" where the name changed)
     ("", "parallel", "processes"),
     ("analysis", "benchmark", "benchmark benchmark_metrics"),
@@ -34,14 +32,12 @@ _TABLE = (  # (package before, package now, modules; "before:now" where the name
     ("runs", "build",
      "demonstrations device_checks evaluation_sets learner method_checks resolve "
      "samplers saved scoring server_checks setup shared_starts warm_start"),
-    ("planning", "build", "abstract"),
     ("rollouts", "rollouts", "book:rollout_table"),
     ("runs", "runs", "prompt_batch:rollout_batch"),
     ("runs", "store", "cache checkpoints disk fingerprints lock signals workdir"),
     ("tasks", "grading",
      "comparisons extraction grading inequalities latex quantities units verifier_pool "
      "verifier_worker verifiers"),
-    *paper_table.FORMER_MODULES,
 )
 
 

@@ -14,14 +14,14 @@ import jax
 import pytest
 from suites import quick_for
 
+from experiments.planning import report
+from experiments.planning.shapes import SHAPES
 from jaxrl_llm import tasks
 from jaxrl_llm.build import device_checks, setup
 from jaxrl_llm.build.value_checks import check
 from jaxrl_llm.config import ConfigError, ModelConfig, from_dict
 from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.models import Model
-from jaxrl_llm.planning import report
-from jaxrl_llm.planning.shapes import SHAPES
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.tasks import prompts
 

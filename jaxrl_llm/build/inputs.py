@@ -12,7 +12,7 @@ import logging
 from pathlib import Path
 
 from jaxrl_llm.config import Config, ConfigError, EvaluationConfig, TaskConfig, WarmStartConfig
-from jaxrl_llm.models.hf import extra_tensors, import_adapters, import_weights
+from jaxrl_llm.models.hf import extra_tensors, gguf, import_adapters, import_weights
 from jaxrl_llm.models.hf.safetensors_files import CheckpointError
 from jaxrl_llm.registry import Choice
 from jaxrl_llm.store import contents
@@ -159,6 +159,7 @@ def _checkpoint_files(pretrained: str) -> dict[str, Path]:
       places["base/"] = import_weights.base_directory(pretrained)
   except (CheckpointError, OSError):
     return {}
-  return {prefix + str(file.relative_to(place)): file for prefix, place in places.items()
-          for pattern in OF_CHECKPOINT for file in sorted(place.glob(pattern))
+  return {prefix + str(file.relative_to(place)): file.resolve() for prefix, place in places.items()
+          for pattern in (["*.gguf"] if gguf.files(place) else OF_CHECKPOINT)
+          for file in sorted(place.glob(pattern))
           if file.is_file() and not file.name.startswith(".")}

@@ -57,8 +57,8 @@ class Config:
                           "register methods; several are separated by commas")
   profile: tuple = option((), "iterations that jax.profiler traces into profile/, such as 3,4",
                           of=int)
-  pretrained: str = option("", "Hugging Face checkpoint directory, adapter of PEFT or hub name to "
-                           "start from; it sets the model's shapes")
+  pretrained: str = option("", "Hugging Face checkpoint directory, GGUF file, adapter of PEFT or "
+                           "hub name to start from; it sets the model's shapes")
   model: ModelConfig = ModelConfig()
   task: TaskConfig = TaskConfig()
   reward: RewardConfig = RewardConfig()

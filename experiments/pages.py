@@ -23,13 +23,13 @@ from typing import NamedTuple
 import matrix
 
 import jaxrl_llm
+from experiments.tables_lib import page_parts
 from jaxrl_llm import moved, paper_table
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.presets import PRESETS
-from jaxrl_llm.registry import ADVANTAGES as ADVANTAGE_ENTRIES
-from jaxrl_llm.registry import AGGREGATIONS, Entry
-from jaxrl_llm.reporting import page_parts, tables
+from jaxrl_llm.registry import ADVANTAGES as ADVANTAGE_ENTRIES, AGGREGATIONS, Entry
+from jaxrl_llm.reporting import tables
 from jaxrl_llm.store.files import write_atomically
 
 HERE = Path(__file__).parent

@@ -18,9 +18,9 @@ from IPython.core.inputtransformer2 import TransformerManager
 from ml_collections import config_flags
 from traitlets.config import Config
 
+from experiments.tables_lib import notebook, published
 from jaxrl_llm.build import setup
 from jaxrl_llm.config import ConfigError, from_dict
-from jaxrl_llm.lab import notebook, published
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ("quickstart", "reproduce_tables")

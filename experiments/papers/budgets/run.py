@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.tables_lib import fitting, seed_results
 from jaxrl_llm.config import ModelConfig, OptimizerConfig, TaskConfig, WarmStartConfig
-from jaxrl_llm.lab import fitting, seed_results
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.papers.budgets import pruning

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.tables_lib import fitting, seed_results
 from jaxrl_llm.config import (
   ModelConfig,
   OptimizerConfig,
@@ -24,7 +25,6 @@ from jaxrl_llm.config import (
   WarmStartConfig,
   load_plugins,
 )
-from jaxrl_llm.lab import fitting, seed_results
 from jaxrl_llm.models import Model
 from jaxrl_llm.papers.counting import head_rows, readout
 from jaxrl_llm.reporting.compare import interval

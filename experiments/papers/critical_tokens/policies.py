@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.tables_lib import chains
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
   AggregationConfig,
@@ -22,7 +23,6 @@ from jaxrl_llm.config import (
   SamplerConfig,
   StepConfig,
 )
-from jaxrl_llm.lab import chains
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.tables_lib import seed_results
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
-from jaxrl_llm.lab import seed_results
 from jaxrl_llm.models import Model
 from jaxrl_llm.papers.tvm import search, value_model, walks
 from jaxrl_llm.papers.tvm.search import BeamConfig

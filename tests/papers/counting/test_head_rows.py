@@ -11,8 +11,8 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from experiments.planning.shapes import SHAPES
+from experiments.tables_lib import fitting
 from jaxrl_llm.config import ModelConfig, OptimizerConfig, ParametersConfig
-from jaxrl_llm.lab import fitting
 from jaxrl_llm.models import Model, layers, trainable
 from jaxrl_llm.papers.counting import head_rows
 from jaxrl_llm.training.optimizers import make_optimizer

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.tables_lib import seed_results
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.lab import seed_results
 from jaxrl_llm.models import Model
 from jaxrl_llm.papers.occ import gradients
 from jaxrl_llm.types import Rollout

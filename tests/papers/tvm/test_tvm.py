@@ -8,7 +8,7 @@ import experiment_files
 import numpy as np
 import pytest
 
-from jaxrl_llm.lab import seed_results
+from experiments.tables_lib import seed_results
 from jaxrl_llm.papers.tvm import walks
 from jaxrl_llm.reporting.compare import half_width
 

@@ -111,7 +111,7 @@ def by_hand(rows: dict[str, list[str]], name: str, column: int, new: str) -> str
 def paper_of(function) -> str:
   """Returns the folder of the paper whose function it is; "" for the core's, "*" for a plugin's."""
   module = getattr(function, "__module__", "")
-  if module.startswith("jaxrl_llm.papers."):
+  if module.startswith("experiments.papers."):
     return module.split(".")[2]
   return "" if module.startswith("jaxrl_llm.") else "*"
 

@@ -10,8 +10,6 @@ import importlib.machinery
 import sys
 import types
 
-from jaxrl_llm import paper_table
-
 _TABLE = (  # (package before, package now, modules; "before:now" where the name changed)
     ("", "parallel", "processes"),
     ("analysis", "benchmark", "benchmark benchmark_metrics"),
@@ -40,7 +38,6 @@ _TABLE = (  # (package before, package now, modules; "before:now" where the name
     ("tasks", "grading",
      "comparisons extraction grading inequalities latex quantities units verifier_pool "
      "verifier_worker verifiers"),
-    *paper_table.FORMER_MODULES,
 )
 
 

@@ -10,7 +10,7 @@ PARTS = {"training", "objective", "models", "parallel", "rollouts", "tasks", "gr
 ALLOWED = {
     "types": set(),
     "fields": set(),
-    "moved": {"paper_table"},
+    "moved": set(),
     "method_numbers": {"fields"},
     "paper_table": set(),
     "registry": {"fields", "method_numbers", "paper_table"},
@@ -33,7 +33,6 @@ ALLOWED = {
     "runs": {"build"} | PARTS | BASE,
     "lab": {"presets", "runs", "build"} | PARTS | BASE,
     "benchmark": {"runs", "build"} | PARTS | BASE,
-    "papers": {"presets", "lab", "runs", "build"} | PARTS | BASE,
 }
 
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.papers.counting import head_rows, readout
 from experiments.tables_lib import fitting, seed_results
 from jaxrl_llm.config import (
   ModelConfig,
@@ -26,7 +27,6 @@ from jaxrl_llm.config import (
   load_plugins,
 )
 from jaxrl_llm.models import Model
-from jaxrl_llm.papers.counting import head_rows, readout
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.tables import MISSING, markdown_table, replace_part
 from jaxrl_llm.runs.rollout_batch import prompt_batch

@@ -24,7 +24,8 @@ from jaxrl_llm.config import (
   StepConfig,
   TermConfig,
 )
-from jaxrl_llm.models import Model, mtp as mtp_module
+from jaxrl_llm.models import Model
+from jaxrl_llm.models import mtp as mtp_module
 from jaxrl_llm.objective.loss import policy_loss, policy_stats, sft_loss
 from jaxrl_llm.objective.row_stats import predicted_ahead
 from jaxrl_llm.registry import LOSS_TERMS

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from suites import quick_for
 
-from experiments.papers.soft_tokens import sampler as soft, soft_loss
+from experiments.papers.soft_tokens import sampler as soft
+from experiments.papers.soft_tokens import soft_loss
 from experiments.papers.soft_tokens.mixtures import (
   THOUGHT,
   SoftBatch,

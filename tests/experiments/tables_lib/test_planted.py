@@ -6,9 +6,9 @@ import itertools
 import numpy as np
 import pytest
 
+from experiments.tables_lib import planted
+from experiments.tables_lib.planted import GOOD, Planted
 from jaxrl_llm.config import AdvantageConfig
-from jaxrl_llm.lab import planted
-from jaxrl_llm.lab.planted import GOOD, Planted
 
 SMALL = Planted(length=4, position=1, vocabulary=3, repair=0.2, seed=3)
 EXACT = AdvantageConfig("gae", lam=0.0, whiten=False)

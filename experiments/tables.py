@@ -5,7 +5,7 @@ a summary was read, not the paper. The published runs are of models of billions 
 those here of one million and less: a claim is met by its order and its failures, not by its number.
 """
 
-from experiments.tables_lib.notebook import SIZES
+from experiments.tables_lib.checkout import SIZES
 from experiments.tables_lib.page_parts import Place
 from experiments.tables_lib.published import Claim, Number, Runs, Table
 

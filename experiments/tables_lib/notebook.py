@@ -1,14 +1,11 @@
 """Functions for the notebooks in colab/: runs at notebook size, and reports inside the page.
 
-With JAXRL_FAST=1 in the environment every helper takes the smallest sizes at which it still does
-all its steps; nothing else changes. The variable is read here, and in the notebooks' first cells,
-which install the package.
+With JAXRL_FAST=1 in the environment every helper takes the smallest sizes (checkout.py).
 """
 
 import html
 import io
 import logging
-import os
 import platform
 import subprocess
 import sys
@@ -19,6 +16,7 @@ from typing import Any
 from IPython.display import HTML, Image, Markdown, display
 
 from experiments.tables_lib import arena
+from experiments.tables_lib.checkout import ROOT, SIZES, checkout_env, fast, fresh
 from experiments.tables_lib.exact import studies, study_tables
 from experiments.tables_lib.replay import replay_run
 from jaxrl_llm.config import ConfigError, EstimatorConfig, from_dict
@@ -28,21 +26,7 @@ from jaxrl_llm.reporting.tables import MISSING, markdown_table
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.store import cache, workdir
 
-ROOT = Path(__file__).parents[2]
-RUNS = ROOT / "runs" / "notebook"
-VARIABLE = "JAXRL_FAST"
-# Sizes of a run with JAXRL_FAST=1. The vocabulary, the task and the method stay as they are.
-SIZES = {
-    "iterations": 2, "evaluation.every": 1, "task.heldout_problems": 16, "rollout.prompts": 8,
-    "rollout.group_size": 4, "warm_start.steps": 40, "warm_start.batch_size": 16,
-    "model.width": 32, "model.num_layers": 1, "model.mlp_width": 64,
-}
 _DEVICES = "import jax; print(*(device.device_kind for device in jax.devices()), sep=', ')"
-
-
-def fast() -> bool:
-  """Returns whether the smallest sizes are wanted."""
-  return os.environ.get(VARIABLE) == "1"
 
 
 def begin() -> None:
@@ -60,12 +44,6 @@ def begin() -> None:
   display(Markdown(markdown_table(("", "here"), rows)))
 
 
-def checkout_env() -> dict[str, str]:
-  """Returns the environment in which commands import the package of this checkout."""
-  folders = [str(ROOT), os.environ.get("PYTHONPATH")]
-  return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
-
-
 def last_line(command: list[str]) -> str:
   """Returns the last line that a command prints in the repository's root, or else of its errors."""
   process = subprocess.run(command, cwd=ROOT, env=checkout_env(), capture_output=True, text=True,
@@ -79,18 +57,6 @@ def sized(config):
   if fast():
     config.update_from_flattened_dict(SIZES)
   return config
-
-
-def fresh(name: str) -> Path:
-  """Returns a folder in RUNS that does not exist yet: `name`, `name-2`, `name-3`, ...
-
-  A run in an old folder would resume where that ended, although an estimator in a cell may be
-  another one by now.
-  """
-  count = 1
-  while (folder := RUNS / (name if count == 1 else f"{name}-{count}")).exists():
-    count += 1
-  return folder
 
 
 def run(config, name: str) -> Path:

@@ -1,6 +1,7 @@
 """A published claim, the committed table with its counterpart, and a short version made anew.
 
-Nothing here touches a device, so that the commands of `live` have them for themselves.
+Nothing here touches a device, so that the commands of `live` have them for themselves. Only what a
+notebook calls, `show` and `live`, needs IPython.
 """
 
 import dataclasses
@@ -13,10 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from IPython.display import Image, Markdown, display
-
 from experiments.tables_lib import page_parts
-from experiments.tables_lib.notebook import ROOT, checkout_env, fast, fresh
+from experiments.tables_lib.checkout import ROOT, checkout_env, fast, fresh
 from experiments.tables_lib.page_parts import Place
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.reporting.reader import read_run
@@ -199,6 +198,8 @@ class Table:
 
 def show(table: Table) -> None:
   """Shows the claims, then the committed table and its figures."""
+  from IPython.display import Image, Markdown, display
+
   display(Markdown(f"{table.comparison()}\n[{table.folder}]({table.folder}/{table.page})\n\n"
                    f"{table.committed()}"))
   for figure in table.figures():
@@ -212,6 +213,8 @@ def live(table: Table) -> None:
   Raises:
     SystemExit: a command failed; the message has its last line.
   """
+  from IPython.display import Image, Markdown, display
+
   out = fresh(Path(table.folder).name)
   for command in table.commands(out):
     print("python", *command[1:])

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from experiments.tables_lib import notebook
+from experiments.tables_lib import checkout, notebook
 from jaxrl_llm import presets, register
 from jaxrl_llm.config import EstimatorConfig, base_config, from_dict
 from jaxrl_llm.lab.exact import exact_gradient
@@ -46,8 +46,8 @@ def test_an_edited_estimator_is_what_the_exact_table_shows():
 
 @pytest.mark.slow
 def test_an_edited_estimator_is_what_trains(monkeypatch, tmp_path):
-  monkeypatch.setattr(notebook, "RUNS", tmp_path)
-  monkeypatch.setenv(notebook.VARIABLE, "1")
+  monkeypatch.setattr(checkout, "RUNS", tmp_path)
+  monkeypatch.setenv(checkout.VARIABLE, "1")
   norms = []
   for weight in (1.0, 0.0):
     edited(weight)
@@ -67,22 +67,22 @@ def config(estimator: str = "ppo"):
 
 
 def test_fast_changes_sizes_alone(monkeypatch):
-  monkeypatch.delenv(notebook.VARIABLE, raising=False)
+  monkeypatch.delenv(checkout.VARIABLE, raising=False)
   assert notebook.sized(config()) == config()
-  monkeypatch.setenv(notebook.VARIABLE, "1")
+  monkeypatch.setenv(checkout.VARIABLE, "1")
   small, full = (c.to_dict() for c in (notebook.sized(config()), config()))
   changed = {f"{section}.{key}" if isinstance(values, dict) else section
              for section, values in small.items()
              for key in (values if isinstance(values, dict) else "-")
              if values != full[section] and (not isinstance(values, dict)
                                              or values[key] != full[section][key])}
-  assert changed <= set(notebook.SIZES) and "iterations" in changed
-  assert all(type(size) is int for size in notebook.SIZES.values())
+  assert changed <= set(checkout.SIZES) and "iterations" in changed
+  assert all(type(size) is int for size in checkout.SIZES.values())
   from_dict(small)
 
 
 def test_a_mistake_is_one_line(monkeypatch, tmp_path):
-  monkeypatch.setattr(notebook, "RUNS", tmp_path)
+  monkeypatch.setattr(checkout, "RUNS", tmp_path)
   wrong = config()
   wrong.estimator.name = "grop"
   with pytest.raises(SystemExit, match=r"^error: estimator.name = 'grop'"):
@@ -90,7 +90,7 @@ def test_a_mistake_is_one_line(monkeypatch, tmp_path):
 
 
 def test_tables_and_versions_are_shown(monkeypatch, tmp_path, capsys):
-  monkeypatch.setenv(notebook.VARIABLE, "1")
+  monkeypatch.setenv(checkout.VARIABLE, "1")
   monkeypatch.setattr(notebook, "display", show)
   edited(1.0)
   notebook.exact_table(EstimatorConfig("mine"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.tables_lib import notebook, page_parts, published
+from experiments.tables_lib import checkout, page_parts, published
 from experiments.tables_lib.page_parts import Place
 from experiments.tables_lib.published import Claim, Table
 from jaxrl_llm.config import ConfigError
@@ -37,7 +37,7 @@ More.
 @pytest.fixture
 def root(monkeypatch, tmp_path):
   monkeypatch.setattr(published, "ROOT", tmp_path)
-  monkeypatch.setattr(notebook, "RUNS", tmp_path / "runs")
+  monkeypatch.setattr(checkout, "RUNS", tmp_path / "runs")
   (tmp_path / "x" / "results").mkdir(parents=True)
   (tmp_path / "x" / "README.md").write_text(PAGE)
   (tmp_path / "x" / "results.json").write_text('{"2": {"lines": [{"gap": 0.25}]}}')
@@ -100,7 +100,7 @@ def test_only_what_a_command_wrote_is_shown(root):
 def test_the_short_version_runs_the_commands(root, monkeypatch, capsys):
   table = Table("x", (), ("-c 'print(1)' {fast} --out={out}", "-c 'exit(\"because\")'"), "--few=1")
   assert table.commands(root / "o")[0][1:] == ["-c", "print(1)", f"--out={root / 'o'}"]
-  monkeypatch.setenv(notebook.VARIABLE, "1")
+  monkeypatch.setenv(checkout.VARIABLE, "1")
   assert "--few=1" in table.commands(root / "o")[0]
   with pytest.raises(SystemExit, match="because"):
     published.live(table)

@@ -1,6 +1,6 @@
-"""Asks methods of plugins once, on shapes or on one problem, before anything compiles.
+"""Traces methods of plugins once, on shapes, before anything compiles.
 
-A plugin's mistake then costs one line and no time. The package's own methods are left to its tests.
+A plugin's mistake then costs one line and no time. The package's methods are left to its tests.
 """
 
 import functools
@@ -13,10 +13,8 @@ from jaxrl_llm.config import (
   AdvantageConfig,
   AggregationConfig,
   BatchConfig,
-  ConfigError,
   EstimatorConfig,
   LossConfig,
-  TaskConfig,
 )
 from jaxrl_llm.objective import advantages, estimators, terms
 from jaxrl_llm.objective.aggregation import loss_weights, regularizer_weights
@@ -25,11 +23,9 @@ from jaxrl_llm.registry import (
   AGGREGATIONS,
   ESTIMATORS,
   LOSS_TERMS,
-  TASKS,
   Choice,
   Table,
 )
-from jaxrl_llm.tasks.rewards import RewardedTask
 from jaxrl_llm.types import (
   AdvantageInputs,
   EffectiveShare,
@@ -37,17 +33,12 @@ from jaxrl_llm.types import (
   Extreme,
   Histogram,
   Mean,
-  Problem,
-  Reward,
   Rollout,
-  Task,
   TokenStats,
   TrainBatch,
 )
 
 SHAPE = (2, 3)  # rows, tokens
-TASK_METHODS = ("batch", "heldout", "render", "reward", "rewards", "longest_prompt",
-                "longest_demonstration", "demonstration", "demonstration_mask")
 
 
 def check_objective(loss: LossConfig, batch: BatchConfig) -> None:
@@ -169,58 +160,3 @@ def _array(shape: tuple[int, ...], dtype=jnp.float32) -> jax.ShapeDtypeStruct:
 
 def _kind(value) -> str:
   return "None" if value is None else f"a {type(value).__name__}"
-
-
-def lacking_methods(task: Task) -> list[str]:
-  """Returns the methods and attributes of a task that this one does not have."""
-  return [*(name for name in TASK_METHODS if not callable(getattr(task, name, None))),
-          *(name for name in ("tokenizer", "stop_ids") if not hasattr(task, name))]
-
-
-def check_task(cfg: TaskConfig, task: Task, prompts: int) -> None:
-  """Asks the task for the problems that are needed: held-out ones, and a batch.
-
-  Args:
-    prompts: problems of a batch; 0: none is needed.
-
-  Raises:
-    ConfigError: naming the place of a task that raises, lacks a method, or returns another kind.
-  """
-  with TASKS.blamed(cfg.name):
-    if lacking := lacking_methods(task):
-      raise TypeError(f"it lacks {', '.join(lacking)}; tasks.task_base.TaskBase has the parts that "
-                      "tasks share")
-    size = cfg.heldout_problems
-    problems = task.heldout(size) if size else []
-    if size < 0 and not problems:
-      raise ConfigError(f"task.heldout_problems = {size} stands for all problems; task.name = "
-                        f"{cfg.name!r} makes as many as it is asked for. Fix: a number.")
-    if (len(problems) != size >= 0) or (size and not isinstance(problems[0], Problem)):
-      raise TypeError(f"heldout({size}) returned {len(problems)} of "
-                      f"{_kind(problems[0] if problems else None)}; as many Problems were expected")
-    if problems and not TASKS[cfg.name].function.__module__.startswith("jaxrl_llm."):
-      _check_verdict(task, problems[0])
-    if not prompts:
-      return
-    batch = task.batch(1)
-    if len(batch) != prompts or not isinstance(batch[0], Problem):
-      raise TypeError(f"batch(1) returned {len(batch)} of {_kind(batch[0] if batch else None)}; "
-                      f"rollout.prompts = {prompts} Problems were expected")
-
-
-def _check_verdict(task: Task, problem: Problem) -> None:
-  """Renders a problem of a plugin's task, and asks for the verdict on one completion."""
-  task.render(problem)
-  text = problem.demonstration or problem.answer
-  verdicts = list(task.rewards([problem], [text if isinstance(text, str) else ""]))
-  if len(verdicts) != 1 or not isinstance(verdicts[0], Reward):
-    raise TypeError(f"rewards of one completion returned {verdicts!r}; a types.Reward was expected")
-
-
-def check_rewards(task: Task, heldout_problems: int) -> None:
-  """Asks each of the user's own rewards for one verdict; raises as `RewardedTask.check`."""
-  if isinstance(task, RewardedTask):
-    problems = task.heldout(1) if heldout_problems else task.batch(1)
-    completion = problems[0].demonstration or problems[0].answer
-    task.check(problems[0], completion if isinstance(completion, str) else "")
-

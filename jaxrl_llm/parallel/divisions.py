@@ -1,21 +1,41 @@
-"""Refuses configs whose rows do not divide over the devices, or whose threads could deadlock."""
+"""Which rows divide over which devices; refuses those that do not, and threads that could deadlock.
+"""
+
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
-  Config,
   ConfigError,
+  DynamicSamplingConfig,
   MeshConfig,
   RolloutConfig,
+  ServerConfig,
   UpdateConfig,
   WarmStartConfig,
 )
 from jaxrl_llm.parallel import processes
 
 
-def check(cfg: Config, mesh: Mesh, sampling: Mesh | None = None) -> None:
+class RowSections(NamedTuple):
+  """The config sections that say which rows there are, and who divides them."""
+
+  rollout: RolloutConfig
+  updates: UpdateConfig
+  warm_start: WarmStartConfig
+  mesh: MeshConfig
+  dynamic_sampling: DynamicSamplingConfig
+  server: ServerConfig
+
+  @classmethod
+  def of(cls, cfg) -> "RowSections":
+    """Returns the sections of a config."""
+    return cls(*(getattr(cfg, name) for name in cls._fields))
+
+
+def check(cfg: RowSections, mesh: Mesh, sampling: Mesh | None = None) -> None:
   """Checks that rows divide over the devices that hold them, and that overlap cannot deadlock.
 
   Groups must divide over processes, too, because no group is split between processes. Two threads

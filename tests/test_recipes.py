@@ -15,14 +15,14 @@ import jax
 import pytest
 from suites import quick_for
 
+from experiments.planning import report
+from experiments.planning.shapes import SHAPES
 from jaxrl_llm import tasks
-from jaxrl_llm.build import device_checks, setup
-from jaxrl_llm.build.value_checks import check
-from jaxrl_llm.config import ConfigError, ModelConfig, from_dict
+from jaxrl_llm.build import setup
+from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
 from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.models import Model
-from jaxrl_llm.planning import report
-from jaxrl_llm.planning.shapes import SHAPES
+from jaxrl_llm.parallel import divisions
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.tasks import mixture, prompts
 from jaxrl_llm.tasks.dataset import _verifier
@@ -129,7 +129,7 @@ def test_the_machine_of_the_header_takes_the_rows(path):
   assert shape["width"] % cfg.mesh.fsdp == 0, "parameters would be replicated"
   assert shape["width"] // cfg.mesh.fsdp >= 64, "narrower shards are gathered by all-reduces"
   mesh = SimpleNamespace(shape={"data": 1, "fsdp": cfg.mesh.fsdp, "tensor": cfg.mesh.tensor})
-  device_checks.check(cfg, mesh)
+  divisions.check(divisions.RowSections.of(cfg), mesh)
 
 
 def planned_step(path: Path, folder: Path) -> dict:

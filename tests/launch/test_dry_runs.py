@@ -14,7 +14,7 @@ import pytest
 import slurm_stub
 import yaml
 
-from jaxrl_llm.lab import sweeps
+from experiments.tables_lib import sweeps
 
 RUN = ("--", "--config=configs/quickstart.py", "--workdir=/shared/runs/a",
        "--config.plugins=('a b.py',)", "--config.task.data.path=$(HOME) $HOME")

@@ -17,8 +17,7 @@ import programs
 import pytest
 from suites import all_papers
 
-from jaxrl_llm import moved, paper_table
-from jaxrl_llm.reporting.tables import markers
+from jaxrl_llm import paper_table
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "jaxrl_llm"
@@ -242,18 +241,6 @@ def test_a_run_without_any_paper(tmp_path):
 
 
 # --- what CHANGELOG says of names
-
-
-def test_the_changes_name_every_moved_module():
-  text = (ROOT / ".github/CHANGELOG.md").read_text()
-  begin, end = markers("experiments/pages.py, modules")
-  rows = re.findall(r"^\| `(.*?)` \| `(.*?)` \| (.*) \|$", text.split(begin)[1].split(end)[0], re.M)
-  pairs = {}
-  for before, now, names in rows:
-    for name in names.split(", "):
-      old, _, new = name.partition(" → ")
-      pairs[f"{before}.{old}"] = f"{now}.{new or old}"
-  assert pairs == moved.MODULES
 
 
 def test_the_version_has_a_section_of_changes():

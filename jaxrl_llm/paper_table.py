@@ -1,7 +1,7 @@
 """The entries that each one-paper system brings, with their former names: the only place of the
 core that names them.
 
-A config value or preset of this table imports the paper's package, `jaxrl_llm.papers.<folder>`,
+A config value or preset of this table imports the paper's package, `experiments.papers.<folder>`,
 when it is first looked up. A paper whose folder is not there brings nothing.
 """
 
@@ -31,36 +31,10 @@ FORMER_SECTIONS = {
     "pipo": ("transform", "pipo", {}),
 }
 
-# Modules before version 0.2, in the form of `moved.py`.
-FORMER_MODULES = (
-    ("analysis", "papers.arca", "planted_adapter"),
-    ("analysis", "papers.counting", "head_rows readout"),
-    ("analysis", "papers.occ", "mtp_gradients:gradients"),
-    ("analysis", "papers.soft_tokens", "soft_runs"),
-    ("analysis", "papers.tvm", "walks"),
-    ("models", "papers.budgets", "pruning"),
-    ("objective", "papers.critical_tokens", "preference:dpo"),
-    ("objective", "papers.occ", "mtp:losses"),
-    ("objective", "papers.soft_tokens", "soft_loss"),
-    ("objective", "papers.tvm", "value_labels"),
-    ("objective.advantages", "papers.arca", "token_credit"),
-    ("ops", "papers.soft_tokens", "soft_tokens:mixtures"),
-    ("rollouts", "papers.critical_tokens", "probing"),
-    ("rollouts", "papers.soft_tokens", "soft:sampler"),
-    ("rollouts", "papers.tvm", "search"),
-    ("runs", "papers.occ", "mtp_checks:checks"),
-    ("tasks", "papers.judges", "tournaments"),
-    ("tasks", "papers.number_tokens", "number_tokens:codecs"),
-    ("training", "papers.critical_tokens", "preference:pairs"),
-    ("training", "papers.occ", "mtp_coefficient:calibration"),
-    ("training", "papers.pipo", "pipo:replay"),
-    ("training", "papers.tvm", "value_model"),
-)
-
 
 @functools.cache
 def _folder_is_there(folder: str) -> bool:
-  return importlib.util.find_spec(f"jaxrl_llm.papers.{folder}") is not None
+  return importlib.util.find_spec(f"experiments.papers.{folder}") is not None
 
 
 def names(kind: str) -> list[str]:
@@ -75,7 +49,7 @@ def load(kind: str, name: str) -> Any:
   """Imports the paper that brings a name, and returns its package; None where no paper does."""
   for folder, paper_kind, paper_names in PAPERS:
     if paper_kind == kind and name in paper_names and _folder_is_there(folder):
-      return importlib.import_module(f"jaxrl_llm.papers.{folder}")
+      return importlib.import_module(f"experiments.papers.{folder}")
   return None
 
 

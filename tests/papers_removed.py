@@ -75,7 +75,7 @@ def state() -> dict:
                                               for entry in glossary.all_entries()})},
           "keys": sorted({line.split(" = ")[0] for line in listing().splitlines()
                           if " = " in line and not line.startswith("#")}),
-          "loaded": sorted(name for name in sys.modules if name.startswith("jaxrl_llm.papers."))}
+          "loaded": sorted(name for name in sys.modules if name.startswith("experiments.papers."))}
 
 
 def child(label: str, libraries: Path | None = None) -> None:

@@ -17,8 +17,7 @@ import programs
 import pytest
 from suites import all_papers
 
-from jaxrl_llm import moved, paper_table
-from jaxrl_llm.reporting.tables import markers
+from jaxrl_llm import paper_table
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "jaxrl_llm"
@@ -146,10 +145,10 @@ def test_the_core_imports_no_paper():
 
 
 @pytest.mark.parametrize("source", [
-    "import jaxrl_llm.papers.occ", "from jaxrl_llm import papers",
-    "from jaxrl_llm.papers import occ",
-    "def f():\n  from jaxrl_llm.papers.occ import losses",
-    'import importlib\nimportlib.import_module("jaxrl_llm.papers.occ")'])
+    "import experiments.papers.occ", "from jaxrl_llm import papers",
+    "from experiments.papers import occ",
+    "def f():\n  from experiments.papers.occ import losses",
+    'import importlib\nimportlib.import_module("experiments.papers.occ")'])
 def test_the_rule_of_imports_bites(source):
   assert len(imports_of_papers(source)) == 1
   assert imports_of_papers(source.replace("papers", "tasks")) == []
@@ -218,10 +217,10 @@ def test_a_core_that_reads_a_paper_fails_without_it(tmp_path):
   """A knot that is tied on purpose."""
   folder = copy_package(tmp_path)
   with open(folder / "jaxrl_llm/ops/rows.py", "a") as file:
-    file.write("\nfrom jaxrl_llm.papers.judges import tournaments\n")
+    file.write("\nfrom experiments.papers.judges import tournaments\n")
   shutil.rmtree(folder / "jaxrl_llm/papers/judges")
   done = without(folder, "-c", "import jaxrl_llm.ops.rows")
-  assert done.returncode == 1 and "jaxrl_llm.papers.judges" in done.stderr
+  assert done.returncode == 1 and "experiments.papers.judges" in done.stderr
 
 
 @pytest.mark.slow
@@ -242,18 +241,6 @@ def test_a_run_without_any_paper(tmp_path):
 
 
 # --- what CHANGELOG says of names
-
-
-def test_the_changes_name_every_moved_module():
-  text = (ROOT / ".github/CHANGELOG.md").read_text()
-  begin, end = markers("experiments/pages.py, modules")
-  rows = re.findall(r"^\| `(.*?)` \| `(.*?)` \| (.*) \|$", text.split(begin)[1].split(end)[0], re.M)
-  pairs = {}
-  for before, now, names in rows:
-    for name in names.split(", "):
-      old, _, new = name.partition(" → ")
-      pairs[f"{before}.{old}"] = f"{now}.{new or old}"
-  assert pairs == moved.MODULES
 
 
 def test_the_version_has_a_section_of_changes():

@@ -23,7 +23,7 @@ ENTRY_POINTS = {
     "training/train_step.py:train_step",
 }
 # What takes the whole config outside build/: the entries of three commands.
-COMMANDS = {"config/listing.py:describe", "planning/plan.py:run", "runs/trainer.py:run"}
+COMMANDS = {"config/listing.py:describe", "runs/trainer.py:run"}
 MOST_WITH_CONFIG = 30
 
 

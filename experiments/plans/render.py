@@ -6,7 +6,7 @@
 import json
 from pathlib import Path
 
-from jaxrl_llm.planning import report
+from experiments.planning import report
 from jaxrl_llm.reporting import tables
 
 HERE = Path(__file__).parent

@@ -10,10 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from jaxrl_llm.build.evaluation_sets import chosen
 from jaxrl_llm.config import Config, ConfigError
 from jaxrl_llm.config.plugins import names as plugin_names
-from jaxrl_llm.models.hf import extra_tensors, import_adapters, import_weights
+from jaxrl_llm.models.hf import extra_tensors, gguf, import_adapters, import_weights
 from jaxrl_llm.models.hf.safetensors_files import CheckpointError
 from jaxrl_llm.store import checksums
 from jaxrl_llm.store.files import write_atomically
@@ -113,7 +112,7 @@ def _files(cfg: Config) -> dict[str, dict[str, Path]]:
               ("task.data.heldout_path", data.heldout_path, data.heldout_split)]
   if warm.steps:
     paths.append(("warm_start.path", warm.path, warm.split))
-  for name, section in chosen(cfg.evaluation):
+  for name, section in cfg.evaluation.chosen:
     paths += [(f"evaluation.sets.{name}.path", section.path, section.split),
               (f"evaluation.sets.{name}.prompt.examples", section.prompt.examples, "train")]
   files = {key: {str(file): file for path in names(value) for file in files_of(key, path, split)}
@@ -146,6 +145,7 @@ def _checkpoint_files(pretrained: str) -> dict[str, Path]:
       places["base/"] = import_weights.base_directory(pretrained)
   except (CheckpointError, OSError):
     return {}
-  return {prefix + str(file.relative_to(place)): file for prefix, place in places.items()
-          for pattern in OF_CHECKPOINT for file in sorted(place.glob(pattern))
+  return {prefix + str(file.relative_to(place)): file.resolve() for prefix, place in places.items()
+          for pattern in (["*.gguf"] if gguf.files(place) else OF_CHECKPOINT)
+          for file in sorted(place.glob(pattern))
           if file.is_file() and not file.name.startswith(".")}

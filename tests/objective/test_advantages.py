@@ -131,7 +131,7 @@ def of_papers() -> dict[str, AdvantageConfig]:
   """The advantages that papers bring, each with every number that decides what it reads."""
   found = {}
   for name in advantages.names():
-    if advantages.spec(name).function.__module__.startswith("jaxrl_llm.papers."):
+    if advantages.spec(name).function.__module__.startswith("experiments.papers."):
       found[name] = AdvantageConfig(name)
       found |= {f"{name}-{value}": AdvantageConfig(name, **{number: value})
                 for (number, value), _ in advantages.spec(name).options}

@@ -40,7 +40,7 @@ def of_module(registry, prefix: str) -> set[str]:
 
 
 def of_the_core(registry) -> set[str]:
-  return of_module(registry, "jaxrl_llm.") - of_module(registry, "jaxrl_llm.papers.")
+  return of_module(registry, "jaxrl_llm.") - of_module(registry, "experiments.papers.")
 
 
 def brought(kind: str) -> dict[str, str]:
@@ -97,7 +97,7 @@ def test_a_name_links_to_the_file_that_registers_it():
   check_links(estimators, ESTIMATORS, FOLDER, of_the_core(estimators))
   check_links(advantages, ADVANTAGES, FOLDER, of_the_core(advantages))
   for folder in set(brought("advantage").values()):
-    names = of_module(advantages, f"jaxrl_llm.papers.{folder}.")
+    names = of_module(advantages, f"experiments.papers.{folder}.")
     check_links(advantages, page_of(folder), PACKAGE / "papers" / folder, names)
   with pytest.raises(AssertionError):
     check_links(estimators, ESTIMATORS.replace("](estimators/cumulative.py)",
@@ -149,7 +149,7 @@ def test_a_paper_s_recipes_are_on_its_page(folder):
 @pytest.mark.parametrize("folder", sorted(set(brought("advantage").values())))
 def test_a_paper_s_advantages_are_on_its_page(folder):
   rows = table(page_of(folder), "Advantages")
-  assert set(rows) == of_module(advantages, f"jaxrl_llm.papers.{folder}.")
+  assert set(rows) == of_module(advantages, f"experiments.papers.{folder}.")
   assert set(rows) <= sections(page_of(folder))
 
 

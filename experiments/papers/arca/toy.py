@@ -12,10 +12,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from experiments.tables_lib import seed_results
 from jaxrl_llm.build import setup
 from jaxrl_llm.build.warm_start import warm_start
 from jaxrl_llm.config import base_config, from_dict
-from jaxrl_llm.lab import seed_results
 from jaxrl_llm.models import hf
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import read_run

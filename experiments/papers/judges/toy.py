@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from jaxrl_llm.papers.judges import tournaments
+from experiments.papers.judges import tournaments
 from jaxrl_llm.reporting.compare import half_width
 from jaxrl_llm.reporting.reader import RunError, read_run
 from jaxrl_llm.reporting.tables import markdown_table, replace_part

@@ -85,8 +85,8 @@ def plan(cfg: Config, devices) -> Planned:
   params = placed(model.shapes(),
                   parallel.param_shardings(model, mesh))
   rollout = _rollout(cfg.rollout, mesh)
-  scores = by_rows(abstract_scores(learner.scoring, params, rollout,
-                                   own=not (cfg.updates.staleness or cfg.updates.in_flight)), mesh)
+  on_policy = not (cfg.updates.staleness or cfg.updates.in_flight)
+  scores = by_rows(abstract_scores(learner.scoring, params, rollout, on_policy=on_policy), mesh)
   if learner.scoring.anchor == INTERPOLATED:
     scores = scores.replace(step=jax.ShapeDtypeStruct((), jnp.int32))
   per_row = functools.partial(_array, mesh, (cfg.rows,))

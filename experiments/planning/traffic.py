@@ -63,6 +63,8 @@ def _reads(module, instruction, computation):
 def _bytes_read(module, user: hlo.Instruction, position: int, size: int) -> int:
   """Returns bytes that an instruction reads of the operand at `position`, which has `size` bytes.
   """
+  if user.opcode == "slice-start":  # of its output (operand, part, counter) only the part is read
+    return min(size, sorted(buffer.size for buffer in user.buffers)[-2])
   if user.opcode in _SLICES:
     return min(size, user.size) if position == 0 else size
   if user.opcode == _UPDATE and position == 0:

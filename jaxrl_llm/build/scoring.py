@@ -25,16 +25,22 @@ from jaxrl_llm.objective import advantages
 from jaxrl_llm.parallel.kept_programs import kept
 from jaxrl_llm.registry import ADVANTAGES, COLUMNS
 from jaxrl_llm.training import transforms
-from jaxrl_llm.training.columns import CURRENT as CURRENT_PARAMS
-from jaxrl_llm.training.columns import POLICIES, REFERENCE_COLUMN, TEACHER, ColumnEntry, ColumnParts
+from jaxrl_llm.training.columns import (
+  CURRENT,
+  POLICIES,
+  REFERENCE_COLUMN,
+  TEACHER,
+  ColumnEntry,
+  ColumnParts,
+)
 from jaxrl_llm.training.meter import meter
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.score import Scores, score
 from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
 
-RECOMPUTED, BEHAVIOR, CURRENT = "recomputed", "behavior", "current"
+RECOMPUTED, BEHAVIOR, DETACHED = "recomputed", "behavior", "detached"
 INTERPOLATED = "interpolated"
-OF_THE_LOSS = (CURRENT, INTERPOLATED)  # anchors that the loss makes from its own log-probs
+OF_THE_LOSS = (DETACHED, INTERPOLATED)  # anchors that the loss makes from its own log-probs
 
 
 class ScoreFn(Protocol):
@@ -69,7 +75,7 @@ class Scoring:
 
   Attributes:
     anchor: where the anchor's log-probs come from: a pass (RECOMPUTED), the sampler (BEHAVIOR), the
-      current policy's own detached log-probs (CURRENT), or both of the latter (INTERPOLATED).
+      current policy's detached log-probs (DETACHED), or both of the latter (INTERPOLATED).
     reads_stats: whether the advantage reads what only a pass finds, the log-probs among it.
     part_count: parts of each reward that the advantage reads, as far as its weights say, at least
       1; 0: it reads none.
@@ -254,25 +260,25 @@ def _anchor(updates: UpdateConfig, batch: BatchConfig, step: StepConfig) -> str:
   correction = batch.correction.level != "none" or batch.correction.reject
   carried = any(x.recomputes_anchor for x in transforms.active(step).values())
   readers = correction or batch.kl.place == "reward" or carried
-  return CURRENT if updates.optimizer_batches == 1 and not readers else RECOMPUTED
+  return DETACHED if updates.optimizer_batches == 1 and not readers else RECOMPUTED
 
 
 def score_rollout(scoring: Scoring, policies: dict[str, Params | ByRow | None],
                   rollout: Rollout, *,
-                  own: bool = False, packing: Packing | None = None) -> Scores:
+                  on_policy: bool = False, packing: Packing | None = None) -> Scores:
   """Scores a rollout under the anchor and the reference, skipping passes that nothing reads.
 
   Args:
     policies: parameters by the names of columns.py: CURRENT at the start of the updates, and BASE,
       REFERENCE and TEACHER (`Teachers.of`) where something reads them.
-    own: whether the current ones sampled the rollout, so that the mismatch meter can read the
+    on_policy: whether the current ones sampled the rollout, so that the mismatch meter can read the
       anchor's pass.
     packing: of the rollout's rows; None: they are padded.
   """
   recomputed, anchor, stats = scoring.anchor == RECOMPUTED, None, None
   packed = {} if packing is None else {"packing": packing}
   if recomputed or scoring.reads_stats:
-    stats = scoring.score(policies[CURRENT_PARAMS], rollout, scoring.sampling, **packed)
+    stats = scoring.score(policies[CURRENT], rollout, scoring.sampling, **packed)
   if recomputed:
     anchor = stats.log_probs
   elif scoring.anchor == BEHAVIOR:
@@ -286,10 +292,11 @@ def score_rollout(scoring: Scoring, policies: dict[str, Params | ByRow | None],
   if stats is None:
     return scores
   metered = None
-  if own and scoring.meter is not None:
+  if on_policy and scoring.meter is not None:
     metered = TokenStats(stats.log_probs, in_support=stats.in_support)
   return scores.replace(
-      sum_pi_squared=stats.sum_pi_squared, values=stats.values, entropy=stats.entropy, own=metered,
+      sum_pi_squared=stats.sum_pi_squared, values=stats.values, entropy=stats.entropy,
+      metered=metered,
       # The pruned vocabulary matters only with a recomputed anchor.
       in_support=stats.in_support if recomputed else None,
       current_log_probs=stats.log_probs if scoring.anchor in OF_THE_LOSS else None)

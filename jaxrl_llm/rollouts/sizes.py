@@ -29,8 +29,8 @@ class EngineConfig(SamplerConfig):
     refill: queued rows take the slots of ended rows between two chunks. False: all rows in flight
       end before others begin.
     compact: sizes per halving of the batch, to which rows are gathered once the queue is empty. 1:
-      the half; 2: three quarters and the half; 0: the batch keeps its size. Each size compiles
-      separate programs.
+      the half; 2: three quarters and the half; 0: the batch keeps its size, as it always does
+      where several devices divide the rows. Each size compiles separate programs.
     quota: while rows are queued, a chunk ends early once this many rows have ended; 0: a sixteenth
       of the slots.
     shared_prefix: keep a prompt's cache once and let all rows of its group attend to it, instead of
@@ -49,15 +49,18 @@ class EngineConfig(SamplerConfig):
 def batch_sizes(cfg: EngineConfig, rows: int, shards: int = 1) -> list[int]:
   """Returns the batches in which `rows` rows may be decoded, largest first.
 
-  Each divides over `shards` devices.
+  One only where several devices divide the rows: gathering rows of all devices would fetch whole
+  caches, more than a device holds.
   """
   first = min(cfg.slots, -(-rows // shards) * shards)
+  if shards > 1:
+    return [first]
   finer, sizes, power = 2 * cfg.compact, set(), 1 << (first - 1).bit_length()
   while cfg.compact and power * SMALLEST >= first:
     sizes |= {power - power * k // finer for k in range(cfg.compact)}
     power //= 2
   smaller = sorted((size for size in sizes if first / SMALLEST <= size < first), reverse=True)
-  return [first, *(size for size in smaller if size % shards == 0)]
+  return [first, *smaller]
 
 
 def prompt_places(cfg: EngineConfig, rows: int) -> int:

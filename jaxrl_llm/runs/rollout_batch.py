@@ -33,6 +33,7 @@ class Dispatched:
     metrics: the sampler's, host values of this process.
     begin: when sampling began, by `time.perf_counter`.
     unfinished: with `updates.in_flight`, the completions that continue in the next iteration.
+    batch: the same rows verified, where sampling had to wait for them; else None.
   """
 
   problems: list[Problem]
@@ -41,6 +42,13 @@ class Dispatched:
   metrics: dict[str, float]
   begin: float
   unfinished: Unfinished | None = None
+  batch: "RolloutBatch | None" = None
+
+  @classmethod
+  def of_batch(cls, batch: "RolloutBatch") -> "Dispatched":
+    """Returns a verified batch as what was dispatched."""
+    return cls(batch.problems, batch.rollout, batch.cursor, batch.metrics, time.perf_counter(),
+               batch.unfinished, batch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,10 +150,10 @@ def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int
   return Dispatched(problems, rollout, cursor + 1, metrics, begin)
 
 
-def verify_batch(source: RolloutSource, dispatched: Dispatched | RolloutBatch) -> RolloutBatch:
+def verify_batch(source: RolloutSource, dispatched: Dispatched) -> RolloutBatch:
   """Waits for this process's rows and verifies them, unless they are verified already."""
-  if isinstance(dispatched, RolloutBatch):
-    return dispatched
+  if dispatched.batch is not None:
+    return dispatched.batch
   host = parallel.local_rows(dispatched.rollout)
   sampled = time.perf_counter()
   verdicts = verify(source.task, source.sampler.environment, source.rollout, dispatched.problems,

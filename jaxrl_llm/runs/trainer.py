@@ -161,8 +161,9 @@ def _run(loop: Loop, make_start: Callable[[], Start], settings: OutputSettings, 
   best = Best(settings.checkpoint.best, settings.patience, folder)
   with contextlib.closing(_metrics_writer(settings)) as writer:
     with contextlib.closing(Checkpoints(folder, settings.checkpoint)) as checkpoints:
-      outputs = Outputs(folder, checkpoints, writer, best, report, clock, settings.sets, received,
-                        set())
+      outputs = Outputs(directory=folder, checkpoints=checkpoints, writer=writer, best=best,
+                        progress=report, clock=clock, sets=settings.sets, signals=received,
+                        warned=set())
       with report.until_interrupted():
         state, iteration = _restore_or_start(loop, start, outputs)
         del start  # its trained leaves were copied

@@ -42,9 +42,9 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
   live = mask & keep[:, None]
   live = live if scores.in_support is None else live & scores.in_support
   weights, metrics = correction_weights(anchor, rollout.behavior_log_probs, live, cfg.correction)
-  if scores.own is not None:
-    metrics |= mismatch_metrics(scores.own.log_probs, rollout.behavior_log_probs,
-                                valid_tokens(scores.own, rollout))
+  if scores.metered is not None:
+    metrics |= mismatch_metrics(scores.metered.log_probs, rollout.behavior_log_probs,
+                                valid_tokens(scores.metered, rollout))
   token_rewards = None
   if cfg.kl.coef and cfg.kl.place == "reward":
     divergence = lax.stop_gradient(get_divergence(cfg.kl.name)(anchor, scores.ref_log_probs, mask))

@@ -116,7 +116,8 @@ def _packed_gradients(value_and_grad, params, batch: TrainBatch, packing: Packin
 
 
 def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
-               packing: Packing | None = None) -> tuple[TrainState, dict]:
+               packing: Packing | None = None,
+               active: dict[str, transforms.Transform] | None = None) -> tuple[TrainState, dict]:
   """Makes one update.
 
   Args:
@@ -125,11 +126,13 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
     loss: (params, batch, *, model, cfg) -> (scalar, metrics), additive over rows.
     model, tx, cfg: static.
     packing: see `gradients`.
+    active: the update transforms of `cfg`; None: they are looked up.
 
   Returns:
     (new state, mergeable metrics). `optimizer/grad_norm` is the norm before clipping.
   """
-  parts = transforms.StepParts(model, cfg, packing)
+  active = transforms.active(cfg) if active is None else active
+  parts = transforms.StepParts(model, cfg, packing, active)
   params = trainable.merge(state.params, state.frozen, cfg.parameters)
   batch = with_estimator_weights(params, batch, model=model, cfg=cfg, packing=packing)
   state, batch, of_before = transforms.before(state, params, batch, parts)
@@ -230,10 +233,11 @@ def make_train_step(loss, model, tx, cfg: StepConfig, mesh) -> TrainStep:
   model = dataclasses.replace(model, constrain=parallel.Layout(mesh))
   state_layout = carrying_shardings(state_shardings(model, tx, mesh, cfg.parameters), cfg, mesh)
   layout = state_layout.replace(frozen=None)
+  active = transforms.active(cfg)  # before anything is traced, so that a plugin fails by its name
 
   def update(state, frozen, batch, packing):
     new, metrics = train_step(state.replace(frozen=frozen), batch, loss=loss, model=model, tx=tx,
-                              cfg=cfg, packing=packing)
+                              cfg=cfg, packing=packing, active=active)
     return new.replace(frozen=None), metrics
 
   update.__name__ = "train_step"  # how profiles and compilation logs call it

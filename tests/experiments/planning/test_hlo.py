@@ -179,6 +179,22 @@ def test_buffers_on_the_chip_are_told_apart():
   assert found["%while"] == found["%state"] == traffic.Traffic()
 
 
+def test_a_started_slice_reads_what_it_moves():
+  """A TPU compiler brings parts of a weight onto the chip ahead of the product that reads them."""
+  found = passed("""\
+HloModule prefetch
+
+ENTRY %main (w: bf16[64,100]) -> bf16[8,100] {
+  %w = bf16[64,100]{1,0} parameter(0)
+  %begin = (bf16[64,100]{1,0}, bf16[8,100]{1,0:S(1)}, s32[]{:S(2)}) slice-start(%w), \
+slice={[0:8], [0:100]}
+  ROOT %part = bf16[8,100]{1,0:S(1)} slice-done(%begin)
+}
+""")
+  assert found["%begin"] == traffic.Traffic(1600, 0)
+  assert found["%part"] == traffic.Traffic(0, 1600)
+
+
 def test_a_fusion_reads_and_writes_the_slice_of_a_stack():
   found = passed(FUSIONS)
   assert found["%f"].memory == 200 + 4 + 400  # one of 36 layers, the index, the output

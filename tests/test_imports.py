@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "jaxrl_llm"
-BASE = {"types", "config", "fields", "method_numbers", "registry", "paper_table"}
+BASE = {"types", "config", "fields", "method_numbers", "registry"}
 PARTS = {"training", "objective", "models", "parallel", "rollouts", "tasks", "grading", "sandbox",
          "reporting", "store", "ops"}
 ALLOWED = {
@@ -12,9 +12,8 @@ ALLOWED = {
     "fields": set(),
     "moved": set(),
     "method_numbers": {"fields"},
-    "paper_table": set(),
-    "registry": {"fields", "method_numbers", "paper_table"},
-    "config": {"fields", "registry", "paper_table"},
+    "registry": {"fields", "method_numbers"},
+    "config": {"fields", "registry"},
     "presets": BASE,
     "register": {"build", "training", "objective", "rollouts", "tasks", "grading",
                  "reporting"} | BASE,

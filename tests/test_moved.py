@@ -3,15 +3,16 @@
 import importlib
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from suites import all_papers
 
 import jaxrl_llm
-from jaxrl_llm import moved, paper_table
+from jaxrl_llm import moved
+from jaxrl_llm.reporting.tables import markers
 
 ROOT = Path(jaxrl_llm.__file__).parent.parent
 # Files that the sandbox loads by their path, in processes that know no packages.
@@ -30,20 +31,12 @@ def wrong_entries(modules: dict[str, str]) -> list[str]:
   return [old for old, new in modules.items() if file_of(new) is None or file_of(old) is not None]
 
 
-@all_papers
 def test_every_target_exists_and_no_old_file_hides_it():
   assert len(moved.MODULES) > 80 and wrong_entries(moved.MODULES) == []
   assert wrong_entries({**moved.MODULES, "jaxrl_llm.runs.gone": "jaxrl_llm.build.gone"}) == [
       "jaxrl_llm.runs.gone"]
   assert wrong_entries({"jaxrl_llm.runs.trainer": "jaxrl_llm.build.setup"}) == [
       "jaxrl_llm.runs.trainer"], "a file of today would hide the alias, or the alias it"
-
-
-def test_former_modules_of_papers_are_in_the_table():
-  names = {f"jaxrl_llm.{package}.{name.partition(':')[0]}"
-           for package, _, listed in paper_table.FORMER_MODULES for name in listed.split()}
-  assert names <= set(moved.MODULES) and len(names) > 15
-  assert {moved.MODULES[name] for name in names if ".papers." not in moved.MODULES[name]} == set()
 
 
 def differing(name: str, old) -> list[str]:
@@ -55,14 +48,7 @@ def differing(name: str, old) -> list[str]:
   return found + ([] if old.__name__ == moved.MODULES[name] else ["__name__"])
 
 
-def needs(module: str) -> tuple:
-  """Returns the mark of a module of a paper."""
-  _, _, rest = module.partition(".papers.")
-  return (pytest.mark.paper(rest.partition(".")[0]),) if rest else ()
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(moved.MODULES[name]))
-                                  for name in sorted(set(moved.MODULES) - BY_PATH)])
+@pytest.mark.parametrize("name", sorted(set(moved.MODULES) - BY_PATH))
 def test_an_old_name_gives_the_module_of_today(name):
   assert differing(name, importlib.import_module(name)) == []
   parent, _, leaf = name.rpartition(".")
@@ -88,6 +74,7 @@ FIRST = """
 import importlib, json, sys
 import jaxrl_llm
 from jaxrl_llm import moved
+from jaxrl_llm.reporting.tables import markers
 names = json.loads(sys.argv[1])
 wrong = []
 for name in names:
@@ -108,3 +95,15 @@ def test_the_old_name_may_come_first():
                         text=True, capture_output=True, timeout=300)
   assert done.returncode == 0, done.stderr[-2000:]
   assert json.loads(done.stdout.splitlines()[-1]) == [] and len(first) > 8
+
+
+def test_the_changes_name_every_moved_module():
+  text = (ROOT / ".github/CHANGELOG.md").read_text()
+  begin, end = markers("experiments/pages.py, modules")
+  rows = re.findall(r"^\| `(.*?)` \| `(.*?)` \| (.*) \|$", text.split(begin)[1].split(end)[0], re.M)
+  pairs = {}
+  for before, now, names in rows:
+    for name in names.split(", "):
+      old, _, new = name.partition(" → ")
+      pairs[f"{before}.{old}"] = f"{now}.{new or old}"
+  assert pairs == moved.MODULES

@@ -57,7 +57,7 @@ def walk(cls=Config, prefix: str = "", method=None):
 # --- conditions
 
 # Conditions on properties, which follow from several keys.
-SWITCHED_ON = {"has_critic": {"advantage.name": "gae"}, 
+SWITCHED_ON = {"has_critic": {"advantage.name": "gae"},
                "has_mtp": {"plugins": ("experiments.papers.occ",), "term.name": "mtp_ce"},
                "vocabulary.rules": {"vocabulary.top_k": 3},
                "samples_heldout": {"evaluation.samples": 4},

@@ -7,7 +7,8 @@ import pytest
 
 PAPERS = Path(__file__).parents[3] / "experiments" / "papers"
 FOLDERS = sorted(path.parent.name for path in PAPERS.glob("*/method.md"))
-COMMANDS = {"__init__.py", "run.py", "toy.py", "sweep.py"}  # the table's page names these
+# What the table runs, which its page shows by command.
+OF_THE_TABLE = {"__init__.py", "config.py", "policies.py", "run.py", "sweep.py", "task.py", "toy.py"}
 
 
 def wrong(folder: Path, page: str) -> list[str]:
@@ -15,7 +16,7 @@ def wrong(folder: Path, page: str) -> list[str]:
   found = [f"no {part!r}" for part in ("**Claim.**", "\n    ") if part not in page]
   found += [f"link {target}" for target in re.findall(r"\]\(([^)#:]+)\)", page)
             if not (folder / target).exists()]
-  modules = {path.name for path in folder.glob("*.py")} - COMMANDS
+  modules = {path.name for path in folder.glob("*.py")} - OF_THE_TABLE
   beside = (folder / "README.md").read_text()
   return found + [name for name in sorted(modules) if f"({name})" not in page + beside]
 

@@ -8,7 +8,8 @@ import pytest
 PAPERS = Path(__file__).parents[3] / "experiments" / "papers"
 FOLDERS = sorted(path.parent.name for path in PAPERS.glob("*/method.md"))
 # What the table runs, which its page shows by command.
-OF_THE_TABLE = {"__init__.py", "config.py", "policies.py", "run.py", "sweep.py", "task.py", "toy.py"}
+OF_THE_TABLE = {f"{name}.py" for name in ("__init__", "config", "policies", "run", "sweep", "task",
+                                          "toy")}
 
 
 def wrong(folder: Path, page: str) -> list[str]:

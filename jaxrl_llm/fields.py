@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import functools
+import math
 import shlex
 import types
 import typing
@@ -215,6 +216,12 @@ def refuse_unread(section, prefix: str, root=None) -> None:
   """Raises ConfigError for the first option that nothing reads; arguments as `unread`."""
   for _, message in unread(section, prefix, root):
     raise ConfigError(message)
+
+
+def divisors(n: int) -> str:
+  """Returns the divisors of a number as a message lists them."""
+  small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
+  return ", ".join(map(str, sorted({*small, *(n // k for k in small)})))
 
 
 def did_you_mean(name: str, known) -> str:

@@ -16,7 +16,6 @@ from ml_collections import config_flags
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import fields
-from jaxrl_llm.build import value_checks
 from jaxrl_llm.config import Config, ConfigError, from_dict
 from jaxrl_llm.registry import Choice
 from jaxrl_llm.rollouts import environment, tools
@@ -159,7 +158,7 @@ def test_an_option_without_its_condition_is_refused(key, condition):
       del values[name]
   assert key.full in unread_keys(values)
   with pytest.raises(ConfigError, match="it is read only with"):
-    value_checks.check(config_lib.fill(from_dict(nested(values))))
+    config_lib.check(config_lib.fill(from_dict(nested(values))))
 
 
 def test_keys_are_few_and_unique():
@@ -230,7 +229,7 @@ def from_flags(*arguments):
   holder = config_flags.DEFINE_config_file("config", None, lock_config=False, flag_values=values,
                                            accept_new_attributes=True, sys_argv=argv)
   values(argv)
-  return value_checks.check(config_lib.fill(from_dict(holder.value)))
+  return config_lib.check(config_lib.fill(from_dict(holder.value)))
 
 
 @pytest.mark.slow
@@ -264,7 +263,7 @@ def test_names_of_sets_and_their_keys_are_checked():
   with pytest.raises(ConfigError, match=r"evaluation\.sets = 3: sections by name were expected"):
     from_dict({"evaluation": {"sets": 3}})
   with pytest.raises(ConfigError, match=r"sets\.a\.prompt\.suffix = 'x' with .*style = 'task'"):
-    value_checks.check(config_lib.fill(from_dict(
+    config_lib.check(config_lib.fill(from_dict(
         {"evaluation": {"sets": {"a": {"prompt": {"suffix": "x"}}}}})))
 
 
@@ -327,7 +326,7 @@ def test_an_old_file_is_read():
   assert dict(critic.task.given) == {"num_terms": 2, "worked_share": 0.0}
   assert critic.rollout.prompts == 16 and critic.optimizer.learning_rate == 0.01
   for cfg in (critic, otb):
-    assert value_checks.check(config_lib.fill(cfg)), "nothing is left that nobody reads"
+    assert config_lib.check(config_lib.fill(cfg)), "nothing is left that nobody reads"
     assert from_dict(json.loads(json.dumps(config_lib.to_dict(cfg)))) == cfg
 
 

@@ -18,7 +18,7 @@ import tiny_batch
 from experiments.papers import arca, occ, pipo  # noqa: F401  methods of theirs are watched, too
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import registry
-from jaxrl_llm.build import setup, value_checks
+from jaxrl_llm.build import setup
 from jaxrl_llm.build.demonstrations import demonstrating
 from jaxrl_llm.config import Config, from_dict
 from jaxrl_llm.fields import option
@@ -279,7 +279,7 @@ def test_every_method_reads_its_numbers():
 
 def test_reading_to_convert_or_to_check_is_not_a_use():
   with config_reads.recorded() as read:
-    cfg = value_checks.check(config_lib.fill(tiny()))
+    cfg = config_lib.check(config_lib.fill(tiny()))
     assert from_dict(config_lib.to_dict(cfg)) == cfg and hash(cfg)
     assert not read, "nothing has used a value"
     assert cfg.rollout.prompts == 8, "the test itself counts as a reader"

@@ -18,8 +18,7 @@ from experiments.planning import report
 from experiments.planning.shapes import SHAPES
 from jaxrl_llm import tasks
 from jaxrl_llm.build import device_checks, setup
-from jaxrl_llm.build.value_checks import check
-from jaxrl_llm.config import ConfigError, ModelConfig, from_dict
+from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
 from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.models import Model
 from jaxrl_llm.presets import PRESETS

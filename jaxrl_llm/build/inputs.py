@@ -11,9 +11,8 @@ import json
 import logging
 from pathlib import Path
 
-from jaxrl_llm.build.evaluation_sets import chosen
 from jaxrl_llm.config import Config, ConfigError, EvaluationConfig, TaskConfig, WarmStartConfig
-from jaxrl_llm.models.hf import extra_tensors, import_adapters, import_weights
+from jaxrl_llm.models.hf import extra_tensors, gguf, import_adapters, import_weights
 from jaxrl_llm.models.hf.safetensors_files import CheckpointError
 from jaxrl_llm.registry import Choice
 from jaxrl_llm.store import contents
@@ -129,7 +128,7 @@ def _asked_files(task: TaskConfig, warm: WarmStartConfig,
               ("task.data.heldout_path", data_cfg.heldout_path, data_cfg.heldout_split)]
   if warm.steps:
     paths.append(("warm_start.path", warm.path, warm.split))
-  for name, section in chosen(evaluation):
+  for name, section in evaluation.chosen:
     paths += [(f"evaluation.sets.{name}.path", section.path, section.split),
               (f"evaluation.sets.{name}.prompt.examples", section.prompt.examples, "train")]
   return {key: {name: file for path in names(value) for name, file in _paths_of(key, path, split)}
@@ -160,6 +159,7 @@ def _checkpoint_files(pretrained: str) -> dict[str, Path]:
       places["base/"] = import_weights.base_directory(pretrained)
   except (CheckpointError, OSError):
     return {}
-  return {prefix + str(file.relative_to(place)): file for prefix, place in places.items()
-          for pattern in OF_CHECKPOINT for file in sorted(place.glob(pattern))
+  return {prefix + str(file.relative_to(place)): file.resolve() for prefix, place in places.items()
+          for pattern in (["*.gguf"] if gguf.files(place) else OF_CHECKPOINT)
+          for file in sorted(place.glob(pattern))
           if file.is_file() and not file.name.startswith(".")}

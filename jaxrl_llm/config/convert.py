@@ -7,7 +7,7 @@ import typing
 from typing import Any
 
 from jaxrl_llm.config.plugins import load_plugins
-from jaxrl_llm.config.sections import Config
+from jaxrl_llm.config.root import Config
 from jaxrl_llm.fields import SHOWN, ConfigError, Problems, checked, options, shown
 from jaxrl_llm.registry import Choice
 

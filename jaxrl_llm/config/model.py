@@ -74,6 +74,11 @@ class ModelConfig:
                           choices=("auto", "plain", "blocked", "splash", "cudnn", "triton"))
   compute_dtype: str = option("float32", "dtype of activations", choices=("float32", "bfloat16"))
 
+  def check(self, cfg) -> None:
+    """Refuses shapes that do not fit each other."""
+    del cfg
+    check_model(self)
+
 
 def check_model(m: ModelConfig) -> None:
   """Raises ConfigError if the shapes do not fit each other."""

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 
-from jaxrl_llm.fields import DEFAULT, option, when
+from jaxrl_llm.fields import DEFAULT, ConfigError, option, when
 
 ENGINE, TURNS = when(".slots"), when(".max_turns")
 HERE, SERVED = when("server.url", "", text="an empty server.url"), when(".url")
@@ -68,6 +68,30 @@ class RolloutConfig:
   meter_rows: int = option(
       8, "completions scored for the mismatch meter where no other pass serves; 0: "
                            "no meter", low=0)
+
+  def check(self, cfg) -> None:
+    """Refuses lengths and texts at which no completion ends, and rows that do not divide over
+    `mesh.sequence`.
+    """
+    if self.min_new_tokens > self.max_new_tokens:
+      raise ConfigError(
+          f"rollout.min_new_tokens = {self.min_new_tokens}: a completion ends at "
+          f"rollout.max_new_tokens = {self.max_new_tokens}. Fix: choose 0 to "
+          f"{self.max_new_tokens}.")
+    if not all(self.stop_strings):
+      raise ConfigError(
+          f"rollout.stop_strings = {self.stop_strings!r}: an empty text is in every completion. "
+          "Fix: remove it.")
+    if cfg.updates.in_flight and self.max_turns and self.tool_chunks is None:
+      raise ConfigError(
+          "rollout.tool_chunks = None with updates.in_flight = True: which groups end first would "
+          "depend on the tool's speed, and a run could not be resumed. Fix: rollout.tool_chunks=1.")
+    shards = cfg.mesh.sequence
+    if self.row_length % shards:
+      raise ConfigError(
+          f"mesh.sequence = {shards} does not divide the {self.row_length} tokens of "
+          "rollout.max_prompt_tokens + rollout.max_new_tokens. Fix: rollout.max_prompt_tokens="
+          f"{self.max_prompt_tokens + -self.row_length % shards}.")
 
   @functools.cached_property
   def rows(self) -> int:

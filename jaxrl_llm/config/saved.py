@@ -7,7 +7,7 @@ from pathlib import Path
 from jaxrl_llm.config import plugins as plugins_lib
 from jaxrl_llm.config.checks import without_unread
 from jaxrl_llm.config.convert import REMOVED, from_dict
-from jaxrl_llm.config.sections import Config
+from jaxrl_llm.config.root import Config
 from jaxrl_llm.fields import ConfigError, options
 from jaxrl_llm.registry import Choice
 

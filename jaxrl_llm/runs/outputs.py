@@ -11,11 +11,11 @@ import jax
 from tqdm import tqdm
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import evaluation_sets
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
 from jaxrl_llm.build.loop import Loop, RolloutSource
 from jaxrl_llm.build.warm_start import progress
 from jaxrl_llm.config import RolloutFilesConfig
+from jaxrl_llm.config.evaluation import set_metric
 from jaxrl_llm.fields import PluginError
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting import summary, writers
@@ -215,7 +215,7 @@ class RunRecords(Records):
       metrics |= evaluation.metrics
       metrics |= evaluate.sampled_metrics(heldout, sampler, params, iteration,
                                           self._schedule.evaluation)
-    accuracy = metrics[evaluation_sets.named(sets[0].name, "eval/accuracy")]
+    accuracy = metrics[set_metric(sets[0].name, "eval/accuracy")]
     return Evaluated(params, greedy[0], metrics, accuracy)
 
   def _note(self, run: RunState, iteration: int, evaluated: Evaluated) -> None:

@@ -158,7 +158,7 @@ def _run(loop: Loop, make_start: Callable[[], Start], settings: OutputSettings, 
   reference = learner.merged(start) if learner.scoring.reads(REFERENCE) else None
   before = _StartParams(learner, reference, None if start.frozen is None else start, make_start)
   report = Progress(loop, settings.sets[0] if settings.sets else None, before, folder)
-  best = Best(settings.checkpoint.best, settings.patience, folder)
+  best = Best(settings.checkpoint, settings.patience, folder)
   with contextlib.closing(_metrics_writer(settings)) as writer:
     with contextlib.closing(Checkpoints(folder, settings.checkpoint)) as checkpoints:
       outputs = Outputs(directory=folder, checkpoints=checkpoints, writer=writer, best=best,

@@ -98,7 +98,7 @@ def test_unscored_rows_are_wrong_and_left_out_beside(built, params):
   assert found["eval/unscored"] == 5 / 10
   assert {name for name in found if "component" not in name} | {
       "eval/avg@3", "eval/avg@3_scored", "eval/pass@3", "eval/pass@3_scored"
-  } == set(evaluate.metric_names(built.cfg.task.heldout_problems, built.cfg.evaluation))
+  } == set(built.cfg.evaluation.metric_names(built.cfg.task.heldout_problems))
 
 
 def test_no_samples_no_metrics(built, params):

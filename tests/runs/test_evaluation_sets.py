@@ -93,7 +93,7 @@ def test_metrics_are_named_after_the_set(built, sets):
     found |= evaluate.sampled_metrics(one, built.sampler, params, 1, built.cfg.evaluation)
   of_verifiers = {name for name in found if name.endswith("/costly")}
   assert set(found) - of_verifiers == set(
-      evaluate.metric_names(built.cfg.task.heldout_problems, built.cfg.evaluation))
+      built.cfg.evaluation.metric_names(built.cfg.task.heldout_problems))
   assert {"eval/accuracy", "eval/a/accuracy", "eval/b/accuracy_scored"} <= set(found)
   assert "eval/a/avg@2" in found
   assert not {"eval/avg@2", "eval/b/avg@2"} & set(found)

@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from jaxrl_llm.build.value_checks import check
-from jaxrl_llm.config import ConfigError, from_dict
+from jaxrl_llm.config import ConfigError, check, from_dict
 from jaxrl_llm.runs import phases
 from jaxrl_llm.runs.phases import PHASES, Phases
 

@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "jaxrl_llm"
+EXPERIMENTS = PACKAGE.parent / "experiments"
 BASE = {"types", "config", "fields", "method_numbers", "registry"}
 PARTS = {"training", "objective", "models", "parallel", "rollouts", "tasks", "grading", "sandbox",
          "reporting", "store", "ops"}
@@ -74,6 +75,41 @@ def test_the_rule_bites():
                     }) == ["lab/x.py imports experiments"]
   assert violations({"tasks/x.py": "def f():\n  import jaxrl_llm.models.transformer"
                     }) == ["tasks/x.py imports models"]
+
+
+def texts_of_papers(source: str, papers: set[str]) -> list[str]:
+  """The texts of a file that are a paper's name, or name something in experiments/."""
+  texts = [node.value for node in ast.walk(ast.parse(source))
+           if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+  return [text for text in texts if text in papers or text.startswith("experiments.")]
+
+
+def test_the_package_knows_no_paper():
+  papers = {path.parent.name for path in EXPERIMENTS.glob("papers/*/method.md")}
+  assert len(papers) >= 10
+  assert {str(path): texts for path in PACKAGE.rglob("*.py")
+          if (texts := texts_of_papers(path.read_text(), papers))} == {}
+  assert texts_of_papers('if name == "pipo":\n  load("experiments.papers.pipo")', papers) == [
+      "pipo", "experiments.papers.pipo"]
+
+
+def clients_of_papers(files: dict[str, str]) -> list[str]:
+  """The imports of a paper in experiments/, but for its folder's, examples and a table on credit."""
+  imports = [(path, name) for path, source in files.items() for name in _modules(source)
+             if (name or "").startswith("experiments.papers.")]
+  return [f"{path} imports {name}" for path, name in imports
+          if not path.startswith((f"papers/{name.split('.')[2]}/", "extend/", "credit/"))]
+
+
+def test_a_paper_is_imported_by_its_folder():
+  files = {str(path.relative_to(EXPERIMENTS)): path.read_text()
+           for path in EXPERIMENTS.rglob("*.py")}
+  assert clients_of_papers(files) == []
+  assert clients_of_papers({"planning/x.py": "from experiments.papers.occ import losses",
+                            "papers/tvm/x.py": "import experiments.papers.arca",
+                            "papers/occ/x.py": "from experiments.papers.occ import losses"}) == [
+      "planning/x.py imports experiments.papers.occ",
+      "papers/tvm/x.py imports experiments.papers.arca"]
 
 
 def test_tasks_transform_nothing():

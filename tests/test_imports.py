@@ -94,7 +94,7 @@ def test_the_package_knows_no_paper():
 
 
 def clients_of_papers(files: dict[str, str]) -> list[str]:
-  """The imports of a paper in experiments/, but for its folder's, examples and a table on credit."""
+  """The imports of a paper in experiments/, but for its folder's, examples and the credit table."""
   imports = [(path, name) for path, source in files.items() for name in _modules(source)
              if (name or "").startswith("experiments.papers.")]
   return [f"{path} imports {name}" for path, name in imports

@@ -23,13 +23,13 @@ from typing import NamedTuple
 import matrix
 
 import jaxrl_llm
-from jaxrl_llm import moved
+from experiments.tables_lib import page_parts
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.registry import ADVANTAGES as ADVANTAGE_ENTRIES
 from jaxrl_llm.registry import AGGREGATIONS, Entry
-from jaxrl_llm.reporting import page_parts, tables
+from jaxrl_llm.reporting import tables
 from jaxrl_llm.store.files import write_atomically
 
 HERE = Path(__file__).parent
@@ -37,7 +37,6 @@ PACKAGE = Path(jaxrl_llm.__file__).parent
 ROOT = HERE.parent
 METHODS = PACKAGE / "objective/README.md"
 ADVANTAGES = PACKAGE / "objective/advantages.md"
-CHANGES = ROOT / ".github/CHANGELOG.md"
 COMMAND = "experiments/pages.py"
 UNCOMPARED = "not compared with its source yet"
 EMPTY = "-"
@@ -195,17 +194,6 @@ def markdown(entry: Entry) -> str:
   return "".join(("  " + line if line.startswith("  ") else line).rstrip() + "\n" for line in lines)
 
 
-def moved_table(part: str) -> str:
-  """Returns the modules that have another name now, a row per package before and now."""
-  del part
-  pairs: dict[tuple[str, str], list[str]] = {}
-  for before, now in moved.MODULES.items():
-    (old, name), (new, renamed) = before.rsplit(".", 1), now.rsplit(".", 1)
-    pairs.setdefault((old, new), []).append(name if name == renamed else f"{name} → {renamed}")
-  return table(("package before", "package now", "modules"), (
-      (f"`{old}`", f"`{new}`", ", ".join(modules)) for (old, new), modules in pairs.items()))
-
-
 def parts() -> list[Part]:
   """Returns every part of every page."""
   return [
@@ -216,7 +204,6 @@ def parts() -> list[Part]:
       Part(ADVANTAGES, "further advantages",
            sections(ADVANTAGES, advantage_names, advantages.spec)),
       Part(ADVANTAGES, "aggregations", aggregation_table),
-      Part(CHANGES, "modules", moved_table),
       *(Part(page, "experiments/matrix.py", lambda part, text=text: text())
         for page, text in matrix.PARTS.items()),
   ]

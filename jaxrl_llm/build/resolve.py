@@ -10,10 +10,8 @@ from jaxrl_llm.build import (
   backends,
   bucket_inputs,
   evaluation_sets,
-  server_checks,
 )
 from jaxrl_llm.build.checkpoint_shapes import shapes_of
-from jaxrl_llm.build.method_checks import check_objective
 from jaxrl_llm.build.task_setup import TaskSections, checked_task
 from jaxrl_llm.config import (
   DEFAULT,
@@ -27,8 +25,9 @@ from jaxrl_llm.config import (
 from jaxrl_llm.fields import Problems
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective import correction as correction_rules
+from jaxrl_llm.objective.plugin_checks import check_objective
 from jaxrl_llm.registry import COLUMNS, LOSS_TERMS
-from jaxrl_llm.rollouts import numerics
+from jaxrl_llm.rollouts import numerics, server
 from jaxrl_llm.training import optimizers, transforms
 
 logger = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ def resolve(cfg: Config) -> Config:
       (check_objective, cfg.loss, cfg.batch),
       (_check_interpolated, cfg.correction, cfg.updates.anchor, cfg.kl, cfg.step),
       (_check_parts, cfg),
-      (server_checks.check, cfg.server, cfg.rollout, cfg.vocabulary, cfg.model.compute_dtype),
+      (server.check, cfg.server, cfg.vocabulary),
       (evaluation_sets.check, cfg.evaluation),
   ]
   for check, *arguments in checks:

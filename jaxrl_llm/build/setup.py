@@ -7,18 +7,18 @@ import logging
 from typing import NamedTuple
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import bucket_inputs, device_checks, size_checks
+from jaxrl_llm.build import bucket_inputs, size_checks
 from jaxrl_llm.build.checkpoint_shapes import shapes_of
 from jaxrl_llm.build.learner import Learner, make_learner
-from jaxrl_llm.build.method_checks import check_rewards
 from jaxrl_llm.build.resolve import resolve, warn_of_off_policy_data
 from jaxrl_llm.build.samplers import Sampler, make_sampler
-from jaxrl_llm.build.task_setup import TaskSections, checked_task
+from jaxrl_llm.build.task_setup import TaskSections, check_rewards, checked_task
 from jaxrl_llm.build.teacher import make_teachers
 from jaxrl_llm.config import Config, load_plugins
 from jaxrl_llm.fields import Problems
 from jaxrl_llm.models import Model, row_attention, trainable
 from jaxrl_llm.models.hf import import_weights, recommended_sampling
+from jaxrl_llm.parallel import divisions
 from jaxrl_llm.types import Task
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,8 @@ def build_learner(cfg: Config, devices=None, *,
   with problems:
     mesh = parallel.make_mesh(cfg.mesh, devices)
     if training:
-      device_checks.check(cfg, mesh, parallel.rollout_mesh(cfg.mesh, mesh, devices))
+      divisions.check(divisions.RowSections.of(cfg), mesh,
+                      parallel.rollout_mesh(cfg.mesh, mesh, devices))
   model, tokenizer = shapes_of(cfg.pretrained, dataclasses.replace(
       cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp), cfg.row_length)
   cfg = dataclasses.replace(cfg, model=model)
@@ -89,7 +90,7 @@ def build_learner(cfg: Config, devices=None, *,
     if mesh is not None:
       row_attention.check(cfg.model, mesh.devices.flat[0].platform)
   with problems:
-    device_checks.check_heads(cfg.model.num_kv_heads, cfg.mesh)
+    divisions.check_heads(cfg.model.num_kv_heads, cfg.mesh)
   task = checked_task(TaskSections.of(cfg), tokenizer, problems, training=training)
   problems.refuse()
   assert mesh is not None and task is not None, "each absence is among the problems"

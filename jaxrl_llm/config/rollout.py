@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import re
+import urllib.parse
 
 from jaxrl_llm.fields import DEFAULT, ConfigError, option, when
 
@@ -128,6 +130,34 @@ class ServerConfig:
                           when=SERVED)
   patience: float = option(600.0, "seconds without any answer for which the run pauses before it "
                            "ends", low=0.0, when=SERVED)
+
+  def check(self, cfg) -> None:
+    """Refuses an address that is none, and numerics of a sampler that is not used."""
+    if not self.url:
+      return
+    if not _is_address(self.url):
+      raise ConfigError(f"server.url = {self.url!r}: allowed is http:// or https://, a host, and a "
+                        "port of 1 to 65535. Fix: an address such as http://host:8000.")
+    if not self.folder:
+      raise ConfigError("server.folder is empty: weights are handed over through a folder. Fix: "
+                        "one that run and server see at the same path.")
+    for name in ("dtype", "cache_dtype"):
+      value = getattr(cfg.rollout, name)
+      if value not in (DEFAULT, cfg.model.compute_dtype):
+        raise ConfigError(
+            f"rollout.{name} = {value!r}: it is read only with an empty server.url; the server has "
+            f"numerics of its own. Fix: leave rollout.{name} out, or an empty server.url.")
+
+
+def _is_address(url: str) -> bool:
+  """Returns whether a text is a valid HTTP address."""
+  try:
+    parts = urllib.parse.urlsplit(url)
+    host, port = parts.hostname, parts.port
+  except ValueError:  # an open bracket, a port out of range
+    return False
+  pattern = r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?"
+  return parts.scheme in ("http", "https") and bool(re.fullmatch(pattern, host or "")) and port != 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import functools
 import json
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.fields import did_you_mean, option
+from jaxrl_llm.fields import did_you_mean, installing, option
 from jaxrl_llm.tasks.countdown import answer_text
 from jaxrl_llm.tasks.order import rows_of_batch, share
 from jaxrl_llm.tasks.task_base import TaskBase
@@ -154,7 +154,7 @@ def _create(cfg, seed: int, size: int):
   except ImportError as error:
     raise ConfigError(
         f"task.name = 'reasoning_gym': the package reasoning-gym is missing ({error}). "
-        "Fix: pip install -e '.[gym]' (it needs a C compiler).") from error
+        f"Fix: {installing('gym')} (it needs a C compiler).") from error
   if cfg.name not in DATASETS:
     raise ConfigError(
         f"task.gym.name = {cfg.name!r}: no such data set; there are {', '.join(sorted(DATASETS))}."

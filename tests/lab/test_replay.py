@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from experiments.tables_lib.replay import replay_report, replay_run
 from jaxrl_llm.build import saved, setup
 from jaxrl_llm.config import EstimatorConfig, StepConfig, VocabularyConfig, base_config, from_dict
-from jaxrl_llm.lab.replay import frozen, replay, replay_report, replay_run
+from jaxrl_llm.lab.replay import frozen, replay
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.loss import policy_loss, policy_stats
 from jaxrl_llm.presets import apply

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tiny
 
+from experiments.tables_lib.benchmark import benchmark
+from experiments.tables_lib.benchmark.loading import described
 from jaxrl_llm import parallel
-from jaxrl_llm.benchmark import benchmark
 from jaxrl_llm.build import evaluation_sets, setup
-from jaxrl_llm.build.loading import described
 from jaxrl_llm.config import ConfigError, WriterConfig, from_dict
 from jaxrl_llm.runs import evaluate, trainer
 

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 
 from experiments.papers.arca.config import SUPERVISED, sizes
+from experiments.tables_lib import seed_results
 from jaxrl_llm.build import setup
 from jaxrl_llm.build.warm_start import warm_start
 from jaxrl_llm.config import from_dict
-from jaxrl_llm.lab import seed_results
 from jaxrl_llm.models import hf
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import read_run

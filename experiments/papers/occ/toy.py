@@ -18,6 +18,7 @@ import numpy as np
 
 from experiments.papers.occ import gradients
 from experiments.papers.occ.config import get_config
+from experiments.tables_lib import seed_results
 from jaxrl_llm.build import evaluation_sets, setup
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
 from jaxrl_llm.build.learner import Learner
@@ -25,7 +26,6 @@ from jaxrl_llm.build.loop import make_loop
 from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.build.warm_start import warm_start
 from jaxrl_llm.config import Config, StepConfig, from_dict
-from jaxrl_llm.lab import seed_results
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
 from jaxrl_llm.runs import evaluate

@@ -3,8 +3,10 @@
 import dataclasses
 import difflib
 import functools
+import importlib.util
 import math
 import shlex
+import sys
 import types
 import typing
 
@@ -79,6 +81,15 @@ class Problems:
 def flags_of(fixes: dict) -> str:
   """Returns {key: value} as flags of a command."""
   return " ".join(f"--config.{key}={shlex.quote(str(value))}" for key, value in fixes.items())
+
+
+def installing(extra: str) -> str:
+  """Returns the command that adds an extra of the package to the running interpreter, from a
+  checkout. Environments that uv makes have no pip.
+  """
+  if importlib.util.find_spec("pip"):
+    return f"pip install -e '.[{extra}]'"
+  return f"uv pip install --python {shlex.quote(sys.executable)} -e '.[{extra}]'"
 
 
 @dataclasses.dataclass(frozen=True)

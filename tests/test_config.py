@@ -344,3 +344,11 @@ def test_an_old_file_with_an_unknown_key_is_refused(section):
   with pytest.raises(ConfigError, match=rf"^unknown key {section}\.no_such_key; .*") as error:
     config_lib.from_saved(content)
   assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("pip", [True, False])
+def test_a_message_names_a_command_that_reaches_the_interpreter(monkeypatch, pip):
+  monkeypatch.setattr(fields.importlib.util, "find_spec", lambda name: pip and name == "pip")
+  monkeypatch.setattr(fields.sys, "executable", "/a b/python")
+  wanted = "pip install" if pip else "uv pip install --python '/a b/python'"
+  assert fields.installing("math") == f"{wanted} -e '.[math]'"

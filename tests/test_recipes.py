@@ -5,6 +5,7 @@ import importlib.util
 import json
 import operator
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,8 @@ from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.models import Model
 from jaxrl_llm.parallel import divisions
 from jaxrl_llm.presets import PRESETS
-from jaxrl_llm.tasks import prompts
+from jaxrl_llm.tasks import mixture, prompts
+from jaxrl_llm.tasks.dataset import _verifier
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
@@ -156,6 +158,30 @@ def test_the_step_compiles_as_planned(path, tmp_path):
   assert found["bytes"]["total"] == pytest.approx(recorded["bytes"]["total"], rel=0.1)
   assert found["run"]["collective_bytes"] == pytest.approx(recorded["run"]["collective_bytes"],
                                                            rel=0.1)
+
+
+def extras_of(cfg) -> set[str]:
+  """Extras of the package that a run of a config imports."""
+  data = cfg.task.data
+  kinds = {_verifier(source) for source in mixture.parts(data)}
+  files = [path for path in (data.path, data.heldout_path) if path]
+  read_by_us = all(path.endswith((".json", ".jsonl", ".csv", ".tsv")) for path in files)
+  return ({"math"} & kinds) | (set() if read_by_us else {"data"}) | (
+      set() if cfg.rollout.quantization == "none" else {"quantization"})
+
+
+def lacking_extras(setup_script: str) -> dict[str, set[str]]:
+  """Extras that recipes need and a launch script's default does not install, by recipe."""
+  installed = set(re.search(r"EXTRAS:-([a-z,]+)}", setup_script)[1].split(","))
+  lacking = {path.stem: extras_of(ready(path)) - installed for path in RECIPES}
+  return {stem: extras for stem, extras in lacking.items() if extras}
+
+
+def test_a_worker_has_the_extras_that_recipes_need():
+  script = (ROOT / "experiments/launch/setup.sh").read_text()
+  assert lacking_extras(script) == {}
+  assert lacking_extras(script.replace("tpu,data,math", "tpu"))["qwen3_4b_ctpo_v5e64"] == {
+      "data", "math"}
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -149,7 +149,8 @@ time/share/verify      | share   | of time/iteration: verification
 time/share/update      | share   | of time/iteration: scores and updates
 time/share/evaluation  | share   | of time/iteration: held-out evaluation
 time/share/checkpoint  | share   | of time/iteration: checkpoints, also the best one's
-time/share/other       | share   | of time/iteration: writing of files and of the report
+time/share/report      | share   | of time/iteration: the report
+time/share/other       | share   | of time/iteration: writing of metrics and completions
 """)
 
 GLOSSARY = (*EVALUATIONS, *ROLLOUTS, *UPDATES, *MISMATCH, *TIMES)

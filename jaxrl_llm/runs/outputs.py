@@ -74,10 +74,17 @@ class Outputs(NamedTuple):
 
 
 class Line(NamedTuple):
-  """An iteration's metrics before they are written; see `Iteration`."""
+  """An iteration's metrics before they are written; see `Iteration`.
+
+  Attributes:
+    merged: of all steps and of the batch. The program that merges them was dispatched right behind
+      the iteration's updates: behind those of the next one, whoever reads the line would wait for
+      these too.
+  """
 
   iteration: int
   metrics: DeviceMetrics
+  merged: dict
   values: dict[str, float]
 
 
@@ -142,15 +149,18 @@ class RunRecords(Records):
     """
     phases = self._phases
     rows = super().write(iteration, scored, metrics, values)
+    merged = {**merged_metrics(metrics.steps), **metrics.batch}
     phases.iterated(values)
     if self._pending is not None:
       self._write_pending()
+      phases.lap("other")
       self._outputs.progress.first_report()
+      phases.lap("report")
     lock.check(self._outputs.directory)
     write_rollouts(self._outputs.directory, iteration, rows, self._schedule.rollouts,
                    self._loop.source)
     phases.lap("other")
-    self._pending = Line(iteration, metrics, dict(values))
+    self._pending = Line(iteration, metrics, merged, dict(values))
     return rows
 
   def evaluate_and_save(self, iteration: int, run: RunState) -> None:
@@ -223,7 +233,7 @@ class RunRecords(Records):
     self._outputs.best.update(iteration, evaluated.metrics, run.state.params)
     self._phases.lap("checkpoint")
     self._outputs.progress.evaluated(iteration, evaluated.params, evaluated.greedy)
-    self._phases.lap("other")
+    self._phases.lap("report")
 
   def _write_pending(self) -> None:
     if self._pending is not None:
@@ -273,13 +283,13 @@ def write_line(outputs: Outputs, line: Line) -> None:
     NonFiniteError: a loss or gradient is not finite. The line is written first.
   """
   lock.check(outputs.directory)
-  steps, batch, phases = line.metrics
+  steps, _, phases = line.metrics
   values = dict(line.values)
   for name, phase_steps in phases.items():
     values |= {f"{name}/loss": float(metrics["loss/total"].total) for metrics in phase_steps}
   losses = parallel.gather_host([(step["loss/total"].total, step["optimizer/grad_norm"].total)
                                  for step in steps])
-  merged = summary.summarize(parallel.gather_host({**merged_metrics(steps), **batch}))
+  merged = summary.summarize(parallel.gather_host(line.merged))
   outputs.checkpoints.finish()
   outputs.writer.write(line.iteration, values | merged)
   warn_of_few(merged, line.iteration, outputs.warned)

@@ -10,7 +10,7 @@ import functools
 import json
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.fields import did_you_mean
+from jaxrl_llm.fields import did_you_mean, installing
 from jaxrl_llm.tasks.countdown import answer_text
 from jaxrl_llm.tasks.order import rows_of_batch, share
 from jaxrl_llm.tasks.task_base import TaskBase
@@ -137,7 +137,7 @@ def _create(cfg, seed: int, size: int):
   except ImportError as error:
     raise ConfigError(
         f"task.name = 'reasoning_gym': the package reasoning-gym is missing ({error}). "
-        "Fix: pip install -e '.[gym]' (it needs a C compiler).") from error
+        f"Fix: {installing('gym')} (it needs a C compiler).") from error
   if cfg.name not in DATASETS:
     raise ConfigError(
         f"task.gym.name = {cfg.name!r}: no such data set; there are {', '.join(sorted(DATASETS))}."

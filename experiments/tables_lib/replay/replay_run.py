@@ -99,7 +99,7 @@ def _scores(learner: Learner, start: Start, params: Params, rollout: Rollout) ->
                               rollout, scoring.sampling)
              for name, column in scoring.columns.items() if REFERENCE not in column.entry.reads}
   scores = Scores(columns=columns or None)
-  if not scoring.reads_stats:
+  if not scoring.stats:
     return scores
   stats = scoring.score(params, rollout, scoring.sampling)
   return scores.replace(sum_pi_squared=stats.sum_pi_squared, values=stats.values,

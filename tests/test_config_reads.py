@@ -18,7 +18,6 @@ import tiny_batch
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import registry
 from jaxrl_llm.build import setup
-from jaxrl_llm.build.demonstrations import demonstrating
 from jaxrl_llm.config import Config, from_dict
 from jaxrl_llm.fields import option
 from jaxrl_llm.models import Model, trainable
@@ -28,6 +27,7 @@ from jaxrl_llm.reporting import metric_writers
 from jaxrl_llm.rollouts.tools import PythonSandbox, make_tool
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks import make_task
+from jaxrl_llm.tasks.demonstrations import demonstrating
 from jaxrl_llm.tasks.prompts import make_prompter
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.train_step import init_state, train_step

@@ -9,13 +9,13 @@ import jax
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.sampler_types import InFlightFn, PrepareFn, SampleFn
 from jaxrl_llm.config import RolloutConfig, SamplerConfig
 from jaxrl_llm.models import Model, int8
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.rollouts import engine, engines, generate, hand_over, numerics, sizes
 from jaxrl_llm.rollouts.environment import Environment
 from jaxrl_llm.rollouts.next_token import rules_on
+from jaxrl_llm.rollouts.sample_functions import InFlightFn, PrepareFn, SampleFn
 from jaxrl_llm.types import Params, Rollout, Task
 
 

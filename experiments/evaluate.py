@@ -16,9 +16,9 @@ import contextlib
 from absl import flags
 from ml_collections import config_flags
 
+from experiments.tables_lib.benchmark import benchmark, loading
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.benchmark import benchmark
-from jaxrl_llm.build import evaluation_sets, loading, saved, setup
+from jaxrl_llm.build import evaluation_sets, saved, setup
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.runs import command_line
 from jaxrl_llm.store.checkpoints import TornCheckpointsError

@@ -3,7 +3,10 @@
 import dataclasses
 import difflib
 import functools
+import importlib.util
+import math
 import shlex
+import sys
 import types
 import typing
 
@@ -78,6 +81,15 @@ class Problems:
 def flags_of(fixes: dict) -> str:
   """Returns {key: value} as flags of a command."""
   return " ".join(f"--config.{key}={shlex.quote(str(value))}" for key, value in fixes.items())
+
+
+def installing(extra: str) -> str:
+  """Returns the command that adds an extra of the package to the running interpreter, from a
+  checkout. Environments that uv makes have no pip.
+  """
+  if importlib.util.find_spec("pip"):
+    return f"pip install -e '.[{extra}]'"
+  return f"uv pip install --python {shlex.quote(sys.executable)} -e '.[{extra}]'"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,6 +227,12 @@ def refuse_unread(section, prefix: str, root=None) -> None:
   """Raises ConfigError for the first option that nothing reads; arguments as `unread`."""
   for _, message in unread(section, prefix, root):
     raise ConfigError(message)
+
+
+def divisors(n: int) -> str:
+  """Returns the divisors of a number as a message lists them."""
+  small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
+  return ", ".join(map(str, sorted({*small, *(n // k for k in small)})))
 
 
 def did_you_mean(name: str, known) -> str:

@@ -12,8 +12,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from experiments.tables_lib.atlas import atlas, atlas_tables
 from jaxrl_llm.config import ConfigError, load_plugins
-from jaxrl_llm.lab.atlas import atlas, atlas_tables
 from jaxrl_llm.reporting.tables import replace_part
 from jaxrl_llm.store import cache
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
+from experiments.tables_lib import accuracy, statistics, sweep_results, sweeps
+from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
 from jaxrl_llm.reporting.reader import RunFolder
 

@@ -10,9 +10,9 @@ README.md, length.png and accuracy.png beside this file.
 
 from pathlib import Path
 
-from jaxrl_llm.lab import sweeps
-from jaxrl_llm.lab.accuracy import longest, padded
-from jaxrl_llm.lab.sweeps import Cell, Sweep
+from experiments.tables_lib import sweeps
+from experiments.tables_lib.accuracy import longest, padded
+from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder

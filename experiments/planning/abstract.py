@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import device_checks
 from jaxrl_llm.build.learner import Learner, make_learner
 from jaxrl_llm.build.samplers import sampling_of
 from jaxrl_llm.build.scoring import INTERPOLATED, abstract_scores
 from jaxrl_llm.config import Config, RolloutConfig
 from jaxrl_llm.models import Model, trainable
+from jaxrl_llm.parallel import divisions
 from jaxrl_llm.rollouts.next_token import rules_on
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
@@ -76,8 +76,8 @@ def plan(cfg: Config, devices) -> Planned:
   """
   mesh = parallel.make_mesh(cfg.mesh, devices)
   rollout_mesh = parallel.rollout_mesh(cfg.mesh, mesh, devices)
-  device_checks.check(cfg, mesh, rollout_mesh)
-  device_checks.check_heads(cfg.model.num_kv_heads, cfg.mesh)
+  divisions.check(divisions.RowSections.of(cfg), mesh, rollout_mesh)
+  divisions.check_heads(cfg.model.num_kv_heads, cfg.mesh)
   shapes = dataclasses.replace(cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp)
   model = Model(shapes, parallel.Layout(mesh))
   trainable.check(cfg.parameters, model)

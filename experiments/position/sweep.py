@@ -15,8 +15,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from jaxrl_llm.lab import sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
+from experiments.tables_lib import sweeps
+from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder

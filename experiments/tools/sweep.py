@@ -14,9 +14,9 @@ tables of README.md and accuracy.png beside this file.
 from collections import Counter
 from pathlib import Path
 
+from experiments.tables_lib import accuracy, statistics, sweep_results, sweeps
+from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.config import TaskConfig, load_plugins
-from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
 from jaxrl_llm.reporting.reader import RunFolder
 from jaxrl_llm.tasks import make_task

@@ -15,6 +15,7 @@ from jaxrl_llm.config import (
   RolloutConfig,
   TaskConfig,
 )
+from jaxrl_llm.config.evaluation import set_metric
 from jaxrl_llm.config.task import OF_TASK
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.registry import MAPPINGS, VERIFIERS
@@ -52,7 +53,7 @@ class EvaluationSet:
 
   def named(self, metrics: dict[str, float]) -> dict[str, float]:
     """Returns metrics eval/* under the names that they have for this set."""
-    return {named(self.name, metric): value for metric, value in metrics.items()}
+    return {set_metric(self.name, metric): value for metric, value in metrics.items()}
 
   @property
   def too_long(self) -> int:
@@ -64,16 +65,6 @@ class EvaluationSet:
     noise.
     """
     return jax.random.fold_in(key, zlib.crc32(self.name.encode())) if self.name else key
-
-
-def named(name: str, metric: str) -> str:
-  """Returns the name that a metric eval/* has for the set of a name: eval/<name>/*."""
-  return metric.replace("eval/", f"eval/{name}/", 1) if name else metric
-
-
-def chosen(evaluation: EvaluationConfig) -> list[tuple[str, EvaluationSetConfig]]:
-  """Returns the sets that are not left out by `problems = 0`."""
-  return [(name, section) for name, section in evaluation.sets if section.problems]
 
 
 def make_sets(cfg: Config, task: Task, needed: bool = True) -> list[EvaluationSet]:
@@ -88,7 +79,7 @@ def make_sets(cfg: Config, task: Task, needed: bool = True) -> list[EvaluationSe
   size = cfg.task.heldout_problems
   run = EvaluationSet("", task, [], cfg.task, cfg.rollout, cfg.seed)
   sets = [dataclasses.replace(run, problems=task.heldout(size))] if size else []
-  sets += [_make_set(name, section, run) for name, section in chosen(cfg.evaluation)]
+  sets += [_make_set(name, section, run) for name, section in cfg.evaluation.chosen]
   if not sets:
     what = "task.heldout_problems = 0 without evaluation.sets: nothing is evaluated"
     if needed:
@@ -159,7 +150,7 @@ def check(evaluation: EvaluationConfig) -> None:
   Raises:
     ConfigError: naming the key of the set.
   """
-  for name, section in chosen(evaluation):
+  for name, section in evaluation.chosen:
     try:
       for table, value in ((MAPPINGS, section.mapping), (VERIFIERS, section.verifier)):
         if value != DataConfig.verifier:

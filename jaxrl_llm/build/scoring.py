@@ -1,6 +1,7 @@
 """The trainer's passes over sampled rows: which ones a run needs, and what they find."""
 
 import dataclasses
+import enum
 import functools
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -22,7 +23,6 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective import advantages
-from jaxrl_llm.parallel.kept_programs import kept
 from jaxrl_llm.registry import ADVANTAGES, COLUMNS
 from jaxrl_llm.training import transforms
 from jaxrl_llm.training.columns import (
@@ -40,7 +40,36 @@ from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
 
 RECOMPUTED, BEHAVIOR, DETACHED = "recomputed", "behavior", "detached"
 INTERPOLATED = "interpolated"
-OF_THE_LOSS = (DETACHED, INTERPOLATED)  # anchors that the loss makes from its own log-probs
+
+
+class Source(enum.Enum):
+  """Where a reader of the anchor's statistics finds them."""
+
+  PASS = "a pass with the parameters at the start of the updates"
+  RECORD = "the sampler's record"
+  LOSS = "the loss, from its log-probs without gradient"
+
+
+class AnchorRow(NamedTuple):
+  """The source of each reader under one anchor.
+
+  Attributes:
+    ratio: of the anchor's log-probs in the ratio.
+    advantage: of the log-probs that an advantage reads; its other statistics are always a pass's.
+    columns: of columns that are statistics of the anchor, and of the tokens in its support.
+  """
+
+  ratio: Source
+  advantage: Source
+  columns: Source
+
+
+ANCHORS = {
+    RECOMPUTED: AnchorRow(Source.PASS, Source.PASS, Source.PASS),
+    BEHAVIOR: AnchorRow(Source.RECORD, Source.RECORD, Source.LOSS),
+    DETACHED: AnchorRow(Source.LOSS, Source.PASS, Source.LOSS),
+    INTERPOLATED: AnchorRow(Source.LOSS, Source.PASS, Source.LOSS),
+}
 
 
 class ScoreFn(Protocol):
@@ -74,9 +103,8 @@ class Scoring:
   """The trainer's passes over sampled rows. Programs are compiled on first use.
 
   Attributes:
-    anchor: where the anchor's log-probs come from: a pass (RECOMPUTED), the sampler (BEHAVIOR), the
-      current policy's detached log-probs (DETACHED), or both of the latter (INTERPOLATED).
-    reads_stats: whether the advantage reads what only a pass finds, the log-probs among it.
+    anchor: a key of ANCHORS.
+    runs_pass: whether any reader needs the anchor's pass.
     part_count: parts of each reward that the advantage reads, as far as its weights say, at least
       1; 0: it reads none.
     sampling: temperature and vocabulary that rows are scored with.
@@ -91,7 +119,7 @@ class Scoring:
   """
 
   anchor: str
-  reads_stats: bool
+  runs_pass: bool
   part_count: int
   sampling: Sampling
   stats: frozenset[str]
@@ -115,6 +143,7 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   """
   loss = dataclasses.replace(cfg.loss, stop_ids=stop_ids)
   anchor, columns = _anchor(cfg.updates, cfg.batch, cfg.step), columns_of(cfg.batch)
+  row = ANCHORS[anchor]
   statistics = anchor_columns(anchor, columns)
   restricted = bool(loss.rules or cfg.rollout.min_new_tokens)
   stats, rules = scored_stats(cfg.advantage, statistics, restricted), frozenset(loss.rules)
@@ -129,16 +158,16 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   heldout = functools.partial(score_all, rules=frozenset())
   return Scoring(
       anchor=anchor,
-      reads_stats=bool(advantage_stats(cfg.advantage)) or (
-          "anchor_log_probs" in needs and anchor in OF_THE_LOSS),
+      runs_pass=bool(advantage_stats(cfg.advantage)) or Source.PASS in (
+          row.ratio, row.advantage if "anchor_log_probs" in needs else None),
       part_count=(len(numbers.weights) or 1) if "reward_parts" in needs else 0,
       sampling=sampling_of(cfg.rollout, cfg.vocabulary, "trainer"),
       stats=stats,
-      score=kept(compiled(scored), "score", scored, mesh),
+      score=compiled(scored),
       columns={name: ColumnPass(entry, _column_pass(entry, parts, networks, compiled))
                for name, entry in columns.items() if not entry.statistic},
       statistics=statistics,
-      score_heldout=kept(compiled(heldout), "score_heldout", heldout, mesh),
+      score_heldout=compiled(heldout),
       meter=make_meter(cfg.rollout, mesh,
                        functools.partial(score_all, stats=stats & {"in_support"})),
       teachers=teachers,
@@ -227,7 +256,7 @@ def anchor_columns(anchor: str, columns: dict[str, ColumnEntry]) -> tuple[tuple[
 
   Where the anchor is the current policy, its own detached statistics serve instead.
   """
-  if anchor != RECOMPUTED:
+  if ANCHORS[anchor].columns != Source.PASS:
     return ()
   return tuple((name, entry.statistic) for name, entry in columns.items() if entry.statistic)
 
@@ -275,13 +304,13 @@ def score_rollout(scoring: Scoring, policies: dict[str, Params | ByRow | None],
       anchor's pass.
     packing: of the rollout's rows; None: they are padded.
   """
-  recomputed, anchor, stats = scoring.anchor == RECOMPUTED, None, None
+  source, anchor, stats = ANCHORS[scoring.anchor], None, None
   packed = {} if packing is None else {"packing": packing}
-  if recomputed or scoring.reads_stats:
+  if scoring.runs_pass:
     stats = scoring.score(policies[CURRENT], rollout, scoring.sampling, **packed)
-  if recomputed:
+  if source.ratio == Source.PASS:
     anchor = stats.log_probs
-  elif scoring.anchor == BEHAVIOR:
+  elif source.ratio == Source.RECORD:
     anchor = rollout.behavior_log_probs
   columns = {name: column.run(*(policies[reader] for reader in column.entry.reads), rollout,
                             scoring.sampling, **packed)
@@ -297,6 +326,5 @@ def score_rollout(scoring: Scoring, policies: dict[str, Params | ByRow | None],
   return scores.replace(
       sum_pi_squared=stats.sum_pi_squared, values=stats.values, entropy=stats.entropy,
       metered=metered,
-      # The pruned vocabulary matters only with a recomputed anchor.
-      in_support=stats.in_support if recomputed else None,
-      current_log_probs=stats.log_probs if scoring.anchor in OF_THE_LOSS else None)
+      in_support=stats.in_support if source.columns == Source.PASS else None,
+      current_log_probs=stats.log_probs if source.ratio == Source.LOSS else None)

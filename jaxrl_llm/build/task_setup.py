@@ -6,8 +6,6 @@ user's that does not fit in five ways is mended after one message.
 
 from typing import NamedTuple
 
-from jaxrl_llm.build.demonstrations import demonstrating
-from jaxrl_llm.build.method_checks import check_task, lacking_methods
 from jaxrl_llm.build.samplers import tool_of
 from jaxrl_llm.config import (
   ConfigError,
@@ -21,8 +19,10 @@ from jaxrl_llm.config import (
 from jaxrl_llm.fields import Problems, flags_of
 from jaxrl_llm.rollouts.environment import OF_TOOL
 from jaxrl_llm.tasks import make_task, survey
+from jaxrl_llm.tasks.demonstrations import demonstrating
 from jaxrl_llm.tasks.problem_table import NoRowsError
-from jaxrl_llm.tasks.rewards import rewarded
+from jaxrl_llm.tasks.rewards import RewardedTask, rewarded
+from jaxrl_llm.tasks.task_base import check_task, lacking_methods
 from jaxrl_llm.types import Task
 
 
@@ -161,3 +161,11 @@ def _check_vocabulary(size: int, vocab_size: int) -> None:
   if size > vocab_size:
     raise ConfigError(f"model.vocab_size = {vocab_size}: the tokenizer has {size} "
                       f"tokens. Fix: model.vocab_size >= {size}.", {"model.vocab_size": size})
+
+
+def check_rewards(task: Task, heldout_problems: int) -> None:
+  """Asks each of the user's own rewards for one verdict; raises as `RewardedTask.check`."""
+  if isinstance(task, RewardedTask):
+    problems = task.heldout(1) if heldout_problems else task.batch(1)
+    completion = problems[0].demonstration or problems[0].answer
+    task.check(problems[0], completion if isinstance(completion, str) else "")

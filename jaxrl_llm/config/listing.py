@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from jaxrl_llm.config.convert import NAME, keys
-from jaxrl_llm.config.sections import Config
+from jaxrl_llm.config.root import Config
 from jaxrl_llm.fields import allowed, options, unmet_condition
 from jaxrl_llm.registry import Choice
 

@@ -23,7 +23,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.fields import ConfigError, installing
 from jaxrl_llm.grading.grading import Question, Verdict, judge
 from jaxrl_llm.types import Reward
 
@@ -254,7 +254,7 @@ def require_math() -> None:
   if not has_math():
     raise ConfigError(
         "verifier kind 'math' needs the package math-verify, which is not installed. "
-        "Fix: pip install -e '.[math]', or another verifier (exact, numeric, choice).")
+        f"Fix: {installing('math')}, or another verifier (exact, numeric, choice).")
 
 
 @functools.cache

@@ -7,7 +7,6 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.best_checks import metric_names
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
 from jaxrl_llm.build.learner import Learner
 from jaxrl_llm.build.samplers import Sampler
@@ -20,7 +19,7 @@ from jaxrl_llm.runs.rollout_batch import by_row, iteration_key, prompt_batch
 from jaxrl_llm.runs.verdicts import verify
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling
 
-__all__ = ["Evaluation", "evaluate", "metric_names", "pass_at_k", "sample_rows", "sampled_metrics",
+__all__ = ["Evaluation", "evaluate", "pass_at_k", "sample_rows", "sampled_metrics",
            "samples"]
 
 # Folded into the key, so that evaluation rows do not reuse the noise of rollout rows with the same

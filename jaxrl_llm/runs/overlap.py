@@ -23,7 +23,7 @@ class Ahead:
   """Samples at most one batch ahead. A context manager for one run, called from one thread.
 
   Prompts, sampling, tools and verification run in the batch's own thread. It launches no program
-  with collectives on devices that train while the caller's thread may: see `device_checks.check`.
+  with collectives on devices that train while the caller's thread may: see `divisions.check`.
   Evaluations and checkpoints may run at the same time.
   """
 

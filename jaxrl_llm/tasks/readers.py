@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxrl_llm.config import ConfigError
+from jaxrl_llm.fields import installing
 from jaxrl_llm.tasks import delimited, splits
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -343,4 +344,4 @@ def _datasets(path: str):
 
 def _missing(package: str, path: str) -> ConfigError:
   return ConfigError(
-      f"{path}: reading it needs {package}. Fix: pip install -e '.[data]', or a .jsonl file.")
+      f"{path}: reading it needs {package}. Fix: {installing('data')}, or a .jsonl file.")

@@ -11,12 +11,11 @@ of its time, is wrong, unless the scorer fails on the problem's own answer too: 
 unscored, as it is for a fault of the sandbox.
 """
 
-import dataclasses
 import functools
 import json
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.fields import did_you_mean, option
+from jaxrl_llm.fields import did_you_mean, installing
 from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 from jaxrl_llm.sandbox.results import Fault
 from jaxrl_llm.tasks.countdown import answer_text
@@ -38,22 +37,6 @@ target = data.score_answer
 with contextlib.suppress(Exception):
   target(data[0]["answer"], data[0])
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class GymConfig:
-  """A task of the reasoning-gym package (extra `gym`)."""
-
-  name: str = option("chain_sum", "name of a reasoning-gym dataset")
-  size: int = option(10_000, "training problems", low=1)
-  options: str = option("{}", "JSON object of the dataset's own options")
-
-
-@dataclasses.dataclass(frozen=True)
-class ReasoningGymKeys:
-  """Config keys of the task `reasoning_gym`."""
-
-  gym: GymConfig = GymConfig()
 
 
 class ReasoningGym(TaskBase):
@@ -196,7 +179,7 @@ def _create(cfg, seed: int, size: int):
   except ImportError as error:
     raise ConfigError(
         f"task.name = 'reasoning_gym': the package reasoning-gym is missing ({error}). "
-        "Fix: pip install -e '.[gym]' (it needs a C compiler).") from error
+        f"Fix: {installing('gym')} (it needs a C compiler).") from error
   if cfg.name not in DATASETS:
     raise ConfigError(
         f"task.gym.name = {cfg.name!r}: no such data set; there are {', '.join(sorted(DATASETS))}."

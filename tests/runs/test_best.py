@@ -19,7 +19,7 @@ def config(best="eval/accuracy", patience=0) -> Config:
 def configured(**keys) -> tuple[str, int]:
   """Arguments of `Best` for a config."""
   cfg = config(**keys)
-  return cfg.checkpoint.best, cfg.evaluation.patience
+  return cfg.checkpoint, cfg.evaluation.patience
 
 
 def run(kept: Best, values, *, name="eval/accuracy", every=2, begin=1, end=None):

@@ -12,13 +12,13 @@ import pytest
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build import setup
-from jaxrl_llm.build.value_checks import check
 from jaxrl_llm.config import (
   ConfigError,
   MeshConfig,
   ModelConfig,
   OptimizerConfig,
   base_config,
+  check,
   fill,
   from_dict,
   from_saved,

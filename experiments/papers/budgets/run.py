@@ -17,8 +17,8 @@ import numpy as np
 import optax
 
 from experiments.papers.budgets import pruning
+from experiments.tables_lib import fitting, seed_results
 from jaxrl_llm.config import ModelConfig, OptimizerConfig, TaskConfig, WarmStartConfig
-from jaxrl_llm.lab import fitting, seed_results
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.reporting.compare import interval

@@ -17,6 +17,7 @@ import numpy as np
 import optax
 
 from experiments.papers.counting import head_rows, readout
+from experiments.tables_lib import fitting, seed_results
 from jaxrl_llm.config import (
   ModelConfig,
   OptimizerConfig,
@@ -25,7 +26,6 @@ from jaxrl_llm.config import (
   WarmStartConfig,
   load_plugins,
 )
-from jaxrl_llm.lab import fitting, seed_results
 from jaxrl_llm.models import Model
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.tables import MISSING, markdown_table, replace_part

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
+from experiments.tables_lib import sweeps
+from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import tables
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder

@@ -21,8 +21,8 @@ def load_pretrained(path: str | Path, *, mesh: Mesh | None = None, dtype: str | 
 
   Args:
     path: a directory with config.json and safetensors (one file, or shards with an index), or with
-      an adapter of PEFT, which is added to its base; or the name of a repository of the Hugging
-      Face hub.
+      an adapter of PEFT, which is added to its base; a GGUF file, one of its parts, or a directory
+      with one; or the name of a repository of the Hugging Face hub.
     mesh: where to put the parameters, by the rules of `parallel`; None: the default device.
     dtype: dtype of the parameters, such as "float32"; None keeps the file's, but parameters that an
       adapter changes are f32. A value head is always f32, and so is the module that predicts two
@@ -36,9 +36,9 @@ def load_pretrained(path: str | Path, *, mesh: Mesh | None = None, dtype: str | 
 
   Raises:
     CheckpointError: the architecture or a feature of it is not supported; a file is missing,
-      truncated or damaged; tensors are missing, left over, or of a wrong shape or dtype (all are
-      listed); the tokenizer has more ids than the head has rows; the base of an adapter is not
-      found.
+      truncated or damaged; GGUF is of a kind that is not read (`gguf.folder`); tensors are missing,
+      left over, or of a wrong shape or dtype (all are listed); the tokenizer has more ids than the
+      head has rows; the base of an adapter is not found.
   """
   return import_weights.load(path, mesh, dtype, overrides)
 

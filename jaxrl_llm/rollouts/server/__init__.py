@@ -10,7 +10,7 @@
 
 from jaxrl_llm.rollouts.server.client import ServerError
 from jaxrl_llm.rollouts.server.completions import Limits
-from jaxrl_llm.rollouts.server.control import APIS
+from jaxrl_llm.rollouts.server.control import APIS, check
 from jaxrl_llm.rollouts.server.sampler import ServerSampler
 
-__all__ = ["APIS", "Limits", "ServerError", "ServerSampler"]
+__all__ = ["APIS", "Limits", "ServerError", "ServerSampler", "check"]

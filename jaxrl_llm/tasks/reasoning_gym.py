@@ -6,12 +6,11 @@ exceeds the length of the data set. Its default scorer gives partial credit for 
 other text, so a reward is 1 only if the score is 1.
 """
 
-import dataclasses
 import functools
 import json
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.fields import did_you_mean, installing, option
+from jaxrl_llm.fields import did_you_mean, installing
 from jaxrl_llm.tasks.countdown import answer_text
 from jaxrl_llm.tasks.order import rows_of_batch, share
 from jaxrl_llm.tasks.task_base import TaskBase
@@ -20,22 +19,6 @@ from jaxrl_llm.types import Problem, Reward
 TRAIN_SEED, HELDOUT_SEED = 0, 2**30
 PROBE = 64  # items looked at if all would take long
 STRIDE = 7919  # a prime: the next item to try if one does not fit
-
-
-@dataclasses.dataclass(frozen=True)
-class GymConfig:
-  """A task of the reasoning-gym package (extra `gym`)."""
-
-  name: str = option("chain_sum", "name of a reasoning-gym dataset")
-  size: int = option(10_000, "training problems", low=1)
-  options: str = option("{}", "JSON object of the dataset's own options")
-
-
-@dataclasses.dataclass(frozen=True)
-class ReasoningGymKeys:
-  """Config keys of the task `reasoning_gym`."""
-
-  gym: GymConfig = GymConfig()
 
 
 class ReasoningGym(TaskBase):

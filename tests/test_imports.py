@@ -17,7 +17,7 @@ ALLOWED = {
     "registry": {"fields", "method_numbers"},
     "config": {"fields", "registry"},
     "presets": BASE,
-    "register": {"build", "training", "objective", "rollouts", "tasks", "grading",
+    "register": {"wiring", "training", "objective", "rollouts", "tasks", "grading",
                  "reporting"} | BASE,
     "ops": BASE,
     "grading": BASE,
@@ -26,13 +26,13 @@ ALLOWED = {
     "objective": {"ops"} | BASE,
     "models": {"ops", "parallel"} | BASE,
     "rollouts": {"models", "ops", "parallel", "sandbox"} | BASE,
-    "tasks": {"grading"} | BASE,
+    "tasks": {"grading", "sandbox"} | BASE,
     "store": {"parallel"} | BASE,
     "reporting": {"store"} | BASE,
     "training": {"objective", "models", "parallel", "ops"} | BASE,
-    "build": PARTS | BASE,
-    "runs": {"build"} | PARTS | BASE,
-    "lab": {"presets", "runs", "build"} | PARTS | BASE,
+    "wiring": PARTS | BASE,
+    "runs": {"wiring"} | PARTS | BASE,
+    "lab": {"presets", "runs", "wiring"} | PARTS | BASE,
 }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jaxrl_llm.config import Config, ConfigError, EvaluationConfig, TaskConfig, WarmStartConfig
 from jaxrl_llm.models.hf import extra_tensors, gguf, import_adapters, import_weights
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.registry import Choice
 from jaxrl_llm.store import contents
 from jaxrl_llm.store.files import write_atomically

@@ -4,14 +4,13 @@
   python -m jaxrl_llm.reporting.glossary rollout/
 
 A `*` in a name is a number or a part that the meaning explains. Your own estimator may log its own
-metrics: name them estimator/*.
+metrics: name them estimator/*, or say what they are by `register.metrics`.
 """
 
 import fnmatch
 import sys
 from typing import NamedTuple
 
-from jaxrl_llm import paper_table
 from jaxrl_llm.reporting.tables import markdown_table
 
 RATIO = 'objective/mismatch.md, "Metrics of the ratio"'
@@ -156,17 +155,32 @@ time/share/other       | share   | of time/iteration: writing of metrics and com
 GLOSSARY = (*EVALUATIONS, *ROLLOUTS, *UPDATES, *MISMATCH, *TIMES)
 
 
+_OF_PLUGINS: dict[str, Entry] = {}  # by name
+
+
+def register(text: str) -> None:
+  """Enters the meanings of a plugin's metrics: lines `name | unit | meaning`, as `Entry`.
+
+  Raises:
+    ValueError: a line of another form, or a name that has another meaning already.
+  """
+  for line in text.strip().splitlines():
+    if line.count("|") != 2:
+      raise ValueError(f"metric {line.strip()!r}: `name | unit | meaning` was expected")
+  for metric in entries_of(text):
+    if any(other.name == metric.name and other != metric for other in all_entries()):
+      raise ValueError(f"metric {metric.name!r} has a meaning already. Fix: another name")
+    _OF_PLUGINS[metric.name] = metric
+
+
 def all_entries() -> tuple[Entry, ...]:
-  """Returns the entries of the package and of papers, which are imported."""
-  of_papers = (paper_table.load("metrics", prefix) for prefix in paper_table.names("metrics"))
-  return (*GLOSSARY, *(metric for paper in of_papers for metric in paper.METRICS))
+  """Returns the entries of loaded plugins and of the package."""
+  return (*_OF_PLUGINS.values(), *GLOSSARY)
 
 
 def entry(name: str) -> Entry | None:
   """Returns the entry of a metric, or None if there is none."""
-  paper = paper_table.load("metrics", name.split("/")[0])
-  entries = GLOSSARY if paper is None else (*paper.METRICS, *GLOSSARY)
-  return next((metric for metric in entries if fnmatch.fnmatchcase(name, metric.name)), None)
+  return next((metric for metric in all_entries() if fnmatch.fnmatchcase(name, metric.name)), None)
 
 
 def table(prefix: str = "") -> str:

@@ -157,7 +157,7 @@ def of_task(text: str, cfg) -> str:
   raise ConfigError("tool.name = 'task': the task brings no tool")
 
 
-TOOLS.add("calculator", ToolEntry(
-    Late("jaxrl_llm.rollouts.tools.calculator.Calculator"), parameter="expression", protocol="inline"))
+TOOLS.add("calculator", ToolEntry(Late("jaxrl_llm.rollouts.tools.calculator.Calculator"),
+                                  parameter="expression", protocol="inline"))
 TOOLS.add("python", ToolEntry(Late("jaxrl_llm.sandbox.python_sandbox.PythonSandbox"),
                               PythonNumbers, "code", "fence"))

@@ -18,9 +18,8 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.fields import Problems, flags_of
 from jaxrl_llm.rollouts.environment import OF_TOOL
-from jaxrl_llm.tasks import make_task, survey
+from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.demonstrations import demonstrating
-from jaxrl_llm.tasks.problem_table import NoRowsError
 from jaxrl_llm.tasks.rewards import RewardedTask, rewarded
 from jaxrl_llm.tasks.task_base import check_task, lacking_methods
 from jaxrl_llm.types import Task
@@ -106,6 +105,8 @@ def _likely_task(s: TaskSections, tokenizer, problems: Problems, error: ConfigEr
 
   Adds `error`, with the keys that would mend it, and what else does not fit the file.
   """
+  from jaxrl_llm.tasks import problem_table, survey
+
   fixes = survey.proposal(s.task)
   heldout = survey.fewer_heldout(s.task)
   if fixes:
@@ -123,7 +124,7 @@ def _likely_task(s: TaskSections, tokenizer, problems: Problems, error: ConfigEr
     with problems, survey.unlogged():
       try:
         return make_task(likely, s.seed, s.rollout.prompts, tokenizer=tokenizer)
-      except NoRowsError:  # the cause of its first row is reported above
+      except problem_table.NoRowsError:  # the cause of its first row is reported above
         return None
   return None
 

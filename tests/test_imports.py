@@ -27,7 +27,7 @@ ALLOWED = {
     "objective": {"ops"} | BASE,
     "models": {"ops", "parallel"} | BASE,
     "rollouts": {"models", "ops", "parallel", "sandbox"} | BASE,
-    "tasks": {"grading"} | BASE,
+    "tasks": {"grading", "sandbox"} | BASE,
     "store": {"parallel"} | BASE,
     "reporting": {"store"} | BASE,
     "training": {"objective", "models", "parallel", "ops"} | BASE,

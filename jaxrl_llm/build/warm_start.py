@@ -50,7 +50,7 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
   """
   path = path_of(workdir) / "warm_start"
   exists = processes.from_main("warm start", lambda: checkpoints.complete(path))
-  shared = None if exists or is_bucket(path) else shared_starts.key(cfg, learner)
+  shared = None if exists or is_bucket(path) else shared_starts.entry_of(cfg, learner)
   with shared_starts.reserved(shared):
     if shared_starts.fetch(shared, path):
       tqdm.write("the warm start is that of an earlier run with the same inputs")

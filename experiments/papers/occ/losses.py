@@ -150,7 +150,7 @@ def _term(inputs: terms.TermInputs, cfg, *, loss: Callable, needs: frozenset[str
                             jnp.full((mask.shape[0], 1), cfg.coef, jnp.float32))
   if COEFFICIENT not in columns:
     raise ValueError(f"a calibrated loss without the column {COEFFICIENT!r}. Fix: train_step finds "
-                     "it, or papers/occ/calibration.py.")
+                     "it, or experiments/papers/occ/calibration.py.")
   return terms.TermOutput(per_token, metrics, columns[COEFFICIENT][:, None])
 
 

@@ -12,7 +12,8 @@ __all__ = ["CheckpointError", "load_pretrained", "save_pretrained"]
 # Imported when a checkpoint is read or written: a run without `pretrained` needs none of them.
 __getattr__ = late_names(__name__, {name: f"{__name__}.{module}" for name, module in {
     "ImportReport": "import_weights", "MappedTensor": "import_weights",
-    "base_directory": "import_weights", "local_directory": "import_weights",
+    "base_directory": "import_weights", "checkpoint_files": "stored_files",
+    "local_directory": "import_weights",
     "is_adapter": "import_adapters", "save_adapter": "peft", "read_config": "network_config",
     "position_limit": "recommended_sampling", "differing_sampling": "recommended_sampling",
 }.items()})

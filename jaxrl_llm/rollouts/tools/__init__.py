@@ -10,6 +10,6 @@ __all__ = ["OF_TASK", "TOOLS", "Tool", "ToolEntry", "ToolResult", "make_tool", "
 __getattr__ = late_names(__name__, {
     "Calculator": "jaxrl_llm.rollouts.tools.calculator",
     "Isolation": "jaxrl_llm.sandbox.isolation",
-    "Limits": "jaxrl_llm.sandbox.python_sandbox",
+    "Limits": "jaxrl_llm.sandbox.limits",
     "PythonSandbox": "jaxrl_llm.sandbox.python_sandbox",
 })

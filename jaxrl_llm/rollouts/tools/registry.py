@@ -10,7 +10,7 @@ from typing import Any
 from jaxrl_llm.fields import ConfigError, option
 from jaxrl_llm.late import Late, loaded
 from jaxrl_llm.registry import TOOLS, Entry
-from jaxrl_llm.sandbox.python_sandbox import LARGEST, Limits
+from jaxrl_llm.sandbox.limits import LARGEST, Limits
 from jaxrl_llm.sandbox.results import STATUSES, Tool, ToolResult
 
 logger = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ def _probe(entry: ToolEntry, cfg) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PythonNumbers:
-  """Hyperparameters of `python`: what one program may use; see `python_sandbox.Limits`."""
+  """Hyperparameters of `python`: what one program may use; see `limits.Limits`."""
 
   timeout: float = option(Limits.timeout, "wall-clock time of a program, seconds", low=0.05)
   cpu_seconds: int = option(Limits.cpu_seconds, "processor time of a program, seconds", low=1,

@@ -18,7 +18,7 @@ ALLOWED = {
     "registry": {"fields", "method_numbers"},
     "config": {"fields", "late", "registry"},
     "presets": BASE,
-    "register": {"build", "training", "objective", "rollouts", "tasks", "grading",
+    "register": {"wiring", "training", "objective", "rollouts", "tasks", "grading",
                  "reporting"} | BASE,
     "ops": BASE,
     "grading": BASE,
@@ -31,9 +31,9 @@ ALLOWED = {
     "store": {"parallel"} | BASE,
     "reporting": {"store"} | BASE,
     "training": {"objective", "models", "parallel", "ops"} | BASE,
-    "build": PARTS | BASE,
-    "runs": {"build"} | PARTS | BASE,
-    "lab": {"presets", "runs", "build"} | PARTS | BASE,
+    "wiring": PARTS | BASE,
+    "runs": {"wiring"} | PARTS | BASE,
+    "lab": {"presets", "runs", "wiring"} | PARTS | BASE,
 }
 
 

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "jaxrl_llm"
 MOST_LINES = 60  # of a function
 # Of the package, and only ever less: whoever adds lines says which others leave (CONTRIBUTING.md).
 MOST_PACKAGE_LINES = 43000
-# What takes the whole config outside build/: the entries of three commands.
+# What takes the whole config outside wiring/: the entries of three commands.
 COMMANDS = {"config/listing.py:describe", "runs/trainer.py:run"}
 MOST_WITH_CONFIG = 30
 
@@ -37,9 +37,9 @@ def takes_config(files: dict[str, str]) -> list[str]:
                  for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))]
 
 
-def config_outside_build(files: dict[str, str]) -> list[str]:
+def config_outside_wiring(files: dict[str, str]) -> list[str]:
   return [name for name in takes_config(files)
-          if not name.startswith("build/") and name not in COMMANDS]
+          if not name.startswith("wiring/") and name not in COMMANDS]
 
 
 def too_long(files: dict[str, str]) -> list[str]:
@@ -61,8 +61,8 @@ def absent_pages(files: dict[str, str]) -> list[str]:
   return [path for path, text in files.items() if re.search(r"\bmethods,? [EAVS][0-9]", text)]
 
 
-def test_the_whole_config_stays_in_build():
-  assert config_outside_build(sources()) == []
+def test_the_whole_config_stays_in_wiring():
+  assert config_outside_wiring(sources()) == []
   assert len(takes_config(sources())) <= MOST_WITH_CONFIG
 
 
@@ -84,7 +84,7 @@ def test_every_cited_page_is_here():
 
 @pytest.mark.parametrize("rule, bad", [
     (too_long, "def f():\n" + "  x = 1\n" * 60),
-    (config_outside_build, "def f(cfg: Config | None): pass"),
+    (config_outside_wiring, "def f(cfg: Config | None): pass"),
     (absent_pages, '"""Source: methods E3.4."""'),
 ])
 def test_the_rules_bite(rule, bad):

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.sandbox.isolation import Isolation, names
 from jaxrl_llm.sandbox.limits import Limits
-from jaxrl_llm.sandbox.results import TIMEOUT, ToolResult, interpret
+from jaxrl_llm.sandbox.results import TIMEOUT, TIMERS, ToolResult, interpret
 from jaxrl_llm.sandbox.sandbox_process import GoneError, LateError, WorkerProcess
 
 _LOG = logging.getLogger(__name__)
@@ -91,7 +91,8 @@ class PythonSandbox:
 
     A worker that dies is replaced, and its program runs once more. A program that a signal ended
     also runs once more, because the signal may come from outside, for example from a system short
-    of memory; if it is killed again, that is its result. Each case is counted on its own.
+    of memory; if it is killed again, or by a timer of its own, that is its result. Each case is
+    counted on its own.
 
     Raises:
       RuntimeError: the sandbox is closed.
@@ -107,7 +108,7 @@ class PythonSandbox:
         try:
           outcome = self._ask(self._workers[index], program)
           killed += outcome.status == "killed"
-          if outcome.status != "killed" or killed == 2:
+          if outcome.status != "killed" or killed == 2 or outcome.output.endswith(TIMERS):
             return outcome
         except GoneError as error:
           _LOG.warning("a sandbox worker was replaced: %s", error)

@@ -15,7 +15,6 @@ an asynchronous reward, and a group, of which no single text is known to be at f
 import dataclasses
 import inspect
 import logging
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +36,7 @@ if TYPE_CHECKING:  # a run imports the sandbox when something runs in it
 TASK = "task"
 UNREADABLE, COSTLY = "unreadable", "costly"  # rungs of texts that are wrong without a comparison
 LARGEST = float(np.finfo(np.float32).max)  # rewards are f32 on the devices
+LATE_CALLS = 5  # of an isolated reward, for which a batch waits
 SOURCE = """from jaxrl_llm.config import load_plugins
 from jaxrl_llm.registry import REWARDS
 load_plugins(({plugin!r},))
@@ -222,7 +222,7 @@ def isolated_calls(name: str, entry: RewardEntry, timeout: float) -> "IsolatedCa
                       "config.plugins names.")
   is_file = plugin_name(path) == module.__name__
   return IsolatedCalls(SOURCE.format(plugin=str(Path(path).resolve()) if is_file else module.__name__, name=name),
-                       timeout=timeout, cpu_seconds=math.ceil(timeout))
+                       cpu=timeout, wall=timeout, quick=None, budget=LATE_CALLS * timeout)
 
 
 def blamed(problems: list[Problem], given: list[Reward | Fault],

@@ -26,8 +26,6 @@ from jaxrl_llm.wiring import (
   backends,
   evaluation_sets,
 )
-from jaxrl_llm.wiring.checkpoint_shapes import shapes_of
-from jaxrl_llm.wiring.task import TaskSections, checked_task
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +58,10 @@ def resolve(cfg: Config) -> Config:
       (check_objective, cfg.loss, cfg.batch),
       (_check_interpolated, cfg.correction, cfg.updates.anchor, cfg.kl, cfg.step),
       (_check_parts, cfg),
-      (server.check, cfg.server, cfg.vocabulary),
       (evaluation_sets.check, cfg.evaluation),
   ]
+  if cfg.server.url:
+    checks.append((server.check, cfg.server, cfg.vocabulary))
   for check, *arguments in checks:
     with problems:
       check(*arguments)

@@ -1,6 +1,5 @@
 """A file of the user's own: what does not fit is named with its key, then the run begins."""
 
-import importlib.util
 import json
 from pathlib import Path
 

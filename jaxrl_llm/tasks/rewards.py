@@ -18,6 +18,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,10 +26,12 @@ from jaxrl_llm.config import RewardConfig
 from jaxrl_llm.config.plugins import plugin_name
 from jaxrl_llm.fields import ConfigError, PluginError
 from jaxrl_llm.registry import REWARDS, Entry
-from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 from jaxrl_llm.sandbox.results import Fault
 from jaxrl_llm.tasks.reward_calls import Calls, Limit, call_reward
 from jaxrl_llm.types import Problem, Reward, Task
+
+if TYPE_CHECKING:  # a run imports the sandbox when something runs in it
+  from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 
 TASK = "task"
 UNREADABLE, COSTLY = "unreadable", "costly"  # rungs of texts that are wrong without a comparison
@@ -109,7 +112,7 @@ class RewardedTask:
   def __init__(self, task: Task, cfg: RewardConfig):
     self._task, self._parts, self._cfg = task, REWARDS.parts(cfg.name), REWARDS.numbers(cfg)
     self._logged: set[str] = set()
-    self._isolated: dict[str, IsolatedCalls] = {}
+    self._isolated: dict[str, "IsolatedCalls"] = {}
 
   def __getattr__(self, name: str):
     if name.startswith("__") or name == "_task":
@@ -202,12 +205,14 @@ class RewardedTask:
                      "unscored and left out of the update")
 
 
-def isolated_calls(name: str, entry: RewardEntry, timeout: float) -> IsolatedCalls:
+def isolated_calls(name: str, entry: RewardEntry, timeout: float) -> "IsolatedCalls":
   """Returns the processes for an isolated reward, which import the file that registers it.
 
   Raises:
     ConfigError: it is not defined in a file, or the file cannot be imported there.
   """
+  from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
+
   function = inspect.unwrap(entry.function)
   module = sys.modules[function.__module__]
   path = getattr(module, "__file__", None)

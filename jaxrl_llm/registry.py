@@ -49,21 +49,6 @@ class Entry:
       return name
 
 
-class Late:
-  """A function or class of the package by its dotted path, imported when it is first called."""
-
-  def __init__(self, path: str):
-    self.path = path
-
-  @property
-  def __wrapped__(self):
-    module, _, name = self.path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-  def __call__(self, *arguments, **options):
-    return self.__wrapped__(*arguments, **options)
-
-
 E = TypeVar("E", bound=Entry)
 
 
@@ -321,7 +306,7 @@ LOSS_TERMS: Combination = Combination("term", "jaxrl_llm.objective.terms")
 COLUMNS: Table = Table("column", "jaxrl_llm.training.columns", "needs")
 TRANSFORMS: Combination = Combination("transform", "jaxrl_llm.training.transform_methods")
 OPTIMIZERS: Table = Table("optimizer", "jaxrl_llm.training.optimizers")
-BACKENDS: Table = Table("backend", "jaxrl_llm.build.backends", "rollout.backend")
+BACKENDS: Table = Table("backend", "jaxrl_llm.wiring.backends", "rollout.backend")
 SHAPINGS: Table = Table("shaping", "jaxrl_llm.tasks.shaping")
 TASKS: Table = Table("task", "jaxrl_llm.tasks")
 MAPPINGS: Table = Table("mapping", "jaxrl_llm.tasks.mappings", "task.data.mapping")

@@ -7,17 +7,18 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "jaxrl_llm"
-BASE = {"types", "config", "fields", "method_numbers", "registry"}
+BASE = {"types", "config", "fields", "late", "method_numbers", "registry"}
 PARTS = {"training", "objective", "models", "parallel", "rollouts", "tasks", "grading", "sandbox",
          "reporting", "store", "ops"}
 ALLOWED = {
     "types": set(),
     "fields": set(),
+    "late": set(),
     "method_numbers": {"fields"},
     "registry": {"fields", "method_numbers"},
-    "config": {"fields", "registry"},
+    "config": {"fields", "late", "registry"},
     "presets": BASE,
-    "register": {"build", "training", "objective", "rollouts", "tasks", "grading",
+    "register": {"wiring", "training", "objective", "rollouts", "tasks", "grading",
                  "reporting"} | BASE,
     "ops": BASE,
     "grading": BASE,
@@ -26,13 +27,13 @@ ALLOWED = {
     "objective": {"ops"} | BASE,
     "models": {"ops", "parallel"} | BASE,
     "rollouts": {"models", "ops", "parallel", "sandbox"} | BASE,
-    "tasks": {"grading"} | BASE,
+    "tasks": {"grading", "sandbox"} | BASE,
     "store": {"parallel"} | BASE,
     "reporting": {"store"} | BASE,
     "training": {"objective", "models", "parallel", "ops"} | BASE,
-    "build": PARTS | BASE,
-    "runs": {"build"} | PARTS | BASE,
-    "lab": {"presets", "runs", "build"} | PARTS | BASE,
+    "wiring": PARTS | BASE,
+    "runs": {"wiring"} | PARTS | BASE,
+    "lab": {"presets", "runs", "wiring"} | PARTS | BASE,
 }
 
 

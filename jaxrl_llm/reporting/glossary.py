@@ -39,6 +39,7 @@ eval/length    | tokens | mean length of the greedy completions
 eval/truncated | share  | greedy completions that the length limit ended
 eval/unscored  | share  | greedy completions without a verdict
 eval/costly    | share  | greedy completions that are wrong because checking would take without end
+eval/unreadable | share | greedy completions that are wrong because the reward raises on them
 eval/component/* | 1    | a component of the rewards by its name, mean over kept greedy completions
 eval/avg@*_scored  | share | as eval/avg@*, of the samples with a verdict
 eval/pass@*_scored | share | as eval/pass@*, of the problems with a verdict
@@ -53,6 +54,7 @@ reward/mean          | 1     | the verifier's reward, mean over kept rows
 reward/correct       | share | correct rows, of the kept ones
 reward/unscored      | share | rows without a verdict, which are left out of the gradient
 reward/costly        | share | rows that are wrong because checking them would take without end
+reward/unreadable    | share | rows that are wrong because the reward raises on them alone
 reward/solve_all     | share | groups whose rows are all correct: they teach nothing
 reward/solve_none    | share | groups without a correct row: they teach nothing
 reward/component/*   | 1     | a component of the rewards by its name, mean over kept rows

@@ -8,11 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_llm.build import evaluation_sets, inputs, setup
-from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.learner import Learner, Start
-from jaxrl_llm.build.loop import Loop, make_loop
-from jaxrl_llm.build.warm_start import warm_start
 from jaxrl_llm.config import CheckpointConfig, Config, WriterConfig, to_dict
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.parallel import processes
@@ -33,6 +28,11 @@ from jaxrl_llm.store.signals import Signals
 from jaxrl_llm.training.columns import REFERENCE
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params
+from jaxrl_llm.wiring import evaluation_sets, inputs, setup
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
+from jaxrl_llm.wiring.learner import Learner, Start
+from jaxrl_llm.wiring.loop import Loop, make_loop
+from jaxrl_llm.wiring.warm_start import warm_start
 
 # Final outcomes of a run: the same command would end there again.
 EARLY_ENDS = (NonFiniteError, DriedUpError)

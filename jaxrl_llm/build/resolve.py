@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.build import (
+  automatic,
   backends,
   bucket_inputs,
   evaluation_sets,
@@ -41,7 +42,7 @@ def resolve(cfg: Config) -> Config:
       refuse and, for problems from a file, also of what does not fit that file.
   """
   config_lib.load_plugins(cfg.plugins)
-  cfg = config_lib.fill(cfg)
+  cfg = automatic.chosen(config_lib.fill(cfg))
   checkpoint = cfg.checkpoint.filled(cfg.evaluation, cfg.task.heldout_problems)
   anchor = cfg.updates.anchor
   if anchor == DEFAULT:
@@ -75,6 +76,12 @@ def resolve(cfg: Config) -> Config:
       checked_task(sections, tokenizer, problems)
   problems.refuse()
   return cfg
+
+
+def warn_of_fast_rate(cfg: Config) -> None:
+  """Logs a warning of a learning rate that a checkpoint does not survive."""
+  if warning := automatic.fast_rate(cfg):
+    logger.warning("%s", warning)
 
 
 def warn_of_off_policy_data(cfg: Config) -> None:

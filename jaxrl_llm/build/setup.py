@@ -10,7 +10,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.build import bucket_inputs, size_checks
 from jaxrl_llm.build.checkpoint_shapes import shapes_of
 from jaxrl_llm.build.learner import Learner, make_learner
-from jaxrl_llm.build.resolve import resolve, warn_of_off_policy_data
+from jaxrl_llm.build.resolve import resolve, warn_of_fast_rate, warn_of_off_policy_data
 from jaxrl_llm.build.samplers import Sampler, make_sampler
 from jaxrl_llm.build.task_setup import TaskSections, check_rewards, checked_task
 from jaxrl_llm.build.teacher import make_teachers
@@ -23,7 +23,7 @@ from jaxrl_llm.types import Task
 
 logger = logging.getLogger(__name__)
 __all__ = ["Built", "build", "build_learner", "load_plugins", "resolve",
-           "warn_of_off_policy_data"]
+           "warn_of_fast_rate", "warn_of_off_policy_data"]
 
 
 class Built(NamedTuple):

@@ -86,6 +86,20 @@ def checked_task(s: TaskSections, tokenizer, problems: Problems, *,
   return task
 
 
+def longest_prompt(s: TaskSections, tokenizer) -> int | None:
+  """Returns the tokens of a task's longest prompt, without regard to the row's; None: not even a
+  file read as its rows suggest has any, which `checked_task` reports.
+  """
+  try:
+    with survey.unlogged():
+      return make_task(s.task, s.seed, s.rollout.prompts, tokenizer=tokenizer).longest_prompt()
+  except ConfigError as error:
+    if not hasattr(s.task, "data") or not s.task.data.path:
+      return None
+    likely = _likely_task(s, tokenizer, Problems(), error)
+    return None if likely is None else likely.longest_prompt()
+
+
 def _check_fit(s: TaskSections, task: Task, problems: Problems) -> None:
   """Adds what of the config does not fit a task."""
   if not any("rollout.max_prompt_tokens" in error.fixes for error in problems.errors):

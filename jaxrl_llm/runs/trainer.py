@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_llm.build import bucket_inputs, evaluation_sets, inputs, setup
+from tqdm import tqdm
+
+from jaxrl_llm.build import automatic, bucket_inputs, evaluation_sets, inputs, setup
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
 from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.build.loop import Loop, make_loop
@@ -80,6 +82,9 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   """
   clock = Clock()
   resolved = setup.resolve(cfg)
+  if (choices := automatic.line(cfg, resolved)) and processes.is_main():
+    tqdm.write(choices)
+  setup.warn_of_fast_rate(resolved)
   setup.warn_of_off_policy_data(resolved)
   metric_writers.require(resolved.writer)
   workdir.check(directory, to_dict(resolved))

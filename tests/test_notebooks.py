@@ -232,9 +232,7 @@ def resolved(command: list[str]):
   return setup.resolve(from_dict(holder.value))
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.paper("pipo") if name == "pipo" else ())
-    for name in tables.TABLES])
+@pytest.mark.parametrize("name", tables.TABLES)
 def test_the_runs_of_a_table_have_configs(name, monkeypatch):
   monkeypatch.chdir(ROOT)
   for command in filter(runs, tables.TABLES[name].commands(Path("out"))):

@@ -12,7 +12,6 @@ import functools
 
 import jax
 
-from jaxrl_llm.build import bucket_inputs
 from jaxrl_llm.build.checkpoint_shapes import tokenizer_of
 from jaxrl_llm.build.task_setup import TaskSections, longest_prompt
 from jaxrl_llm.config import Config
@@ -62,13 +61,12 @@ def chosen(cfg: Config) -> Config:
 
 def _of_prompts(cfg: Config, keys: list[str]) -> Config:
   """Returns the config with the prompts' style and length."""
-  local = bucket_inputs.copied(cfg)
-  tokenizer = tokenizer_of(local.pretrained) if local.pretrained else None
+  tokenizer = tokenizer_of(cfg.pretrained) if cfg.pretrained else None
   if "task.prompt.style" in keys:
     style = "chat" if getattr(tokenizer, "chat_template", None) else "plain"
-    cfg, local = (_with(section, {"task.prompt.style": style}) for section in (cfg, local))
+    cfg = _with(cfg, {"task.prompt.style": style})
   if "rollout.max_prompt_tokens" in keys:
-    longest = longest_prompt(TaskSections.of(local), tokenizer)
+    longest = longest_prompt(TaskSections.of(cfg), tokenizer)
     tokens = UNKNOWN if longest is None else -(-longest // PROMPT_TILE) * PROMPT_TILE
     cfg = _with(cfg, {"rollout.max_prompt_tokens": min(tokens, LONGEST)})
   return cfg

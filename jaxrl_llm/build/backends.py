@@ -1,8 +1,8 @@
 """Rollout backends by name: the run's own devices, a server, or a plugin's.
 
-A backend is a function of BackendParts that returns (prepare, sample), see `sampler_types`: the
-first takes over the policy's parameters once an iteration, the second samples rows and gives each
-token the log-prob that it was sampled with.
+A backend is a function of BackendParts that returns (prepare, sample), see
+`rollouts.sample_functions`: the first takes over the policy's parameters once an iteration, the
+second samples rows and gives each token the log-prob that it was sampled with.
 """
 
 import functools
@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
-from jaxrl_llm.build import engine_sampler
-from jaxrl_llm.build.sampler_types import PrepareFn, SampleFn
 from jaxrl_llm.config import DEFAULT, ConfigError, RolloutConfig, ServerConfig
 from jaxrl_llm.fields import shown
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import BACKENDS
-from jaxrl_llm.rollouts import numerics
+from jaxrl_llm.rollouts import engine_sampler, numerics
 from jaxrl_llm.rollouts.environment import Environment
+from jaxrl_llm.rollouts.sample_functions import PrepareFn, SampleFn
 from jaxrl_llm.rollouts.server import Limits, ServerSampler
 from jaxrl_llm.types import Rollout, Task
 

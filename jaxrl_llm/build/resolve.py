@@ -9,7 +9,6 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.build import (
   automatic,
   backends,
-  bucket_inputs,
   evaluation_sets,
 )
 from jaxrl_llm.build.checkpoint_shapes import shapes_of
@@ -70,9 +69,8 @@ def resolve(cfg: Config) -> Config:
       check(*arguments)
   if problems.errors and cfg.task.name == "dataset" and cfg.task.data.path:
     with problems:
-      local = bucket_inputs.copied(cfg)
-      model, tokenizer = shapes_of(local.pretrained, local.model, local.row_length)
-      sections = TaskSections.of(dataclasses.replace(local, model=model))
+      model, tokenizer = shapes_of(cfg.pretrained, cfg.model, cfg.row_length)
+      sections = TaskSections.of(dataclasses.replace(cfg, model=model))
       checked_task(sections, tokenizer, problems)
   problems.refuse()
   return cfg

@@ -6,8 +6,7 @@ import logging
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import backends, engine_sampler
-from jaxrl_llm.build.sampler_types import HeldoutFn, InFlightFn, PrepareFn, Problems, SampleFn
+from jaxrl_llm.build import backends
 from jaxrl_llm.config import (
   DEFAULT,
   Config,
@@ -19,7 +18,7 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import ENVIRONMENTS, TOOLS
-from jaxrl_llm.rollouts import hand_over, numerics
+from jaxrl_llm.rollouts import engine_sampler, hand_over, numerics
 from jaxrl_llm.rollouts.environment import (
   OF_TOOL,
   Environment,
@@ -28,6 +27,7 @@ from jaxrl_llm.rollouts.environment import (
   make_environment,
   make_own,
 )
+from jaxrl_llm.rollouts.sample_functions import HeldoutFn, InFlightFn, PrepareFn, Problems, SampleFn
 from jaxrl_llm.rollouts.tools import OF_TASK
 from jaxrl_llm.types import Sampling, Task
 

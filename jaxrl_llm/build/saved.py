@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import bucket_inputs, inputs, setup
+from jaxrl_llm.build import inputs, setup
 from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.build.warm_start import frozen_start
 from jaxrl_llm.config import (
@@ -61,7 +61,7 @@ def read_config(workdir: str | Path, devices=None,
       server=ServerConfig(),
       writer=WriterConfig("none"),
   )
-  return bucket_inputs.copied(setup.resolve(cfg)), training_devices
+  return setup.resolve(cfg), training_devices
 
 
 def build_learner(workdir: str | Path, devices=None,

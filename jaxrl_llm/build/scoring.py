@@ -23,7 +23,6 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective import advantages
-from jaxrl_llm.parallel.kept_programs import kept
 from jaxrl_llm.registry import ADVANTAGES, COLUMNS
 from jaxrl_llm.training import transforms
 from jaxrl_llm.training.columns import (
@@ -164,11 +163,11 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       part_count=(len(numbers.weights) or 1) if "reward_parts" in needs else 0,
       sampling=sampling_of(cfg.rollout, cfg.vocabulary, "trainer"),
       stats=stats,
-      score=kept(compiled(scored), "score", scored, mesh),
+      score=compiled(scored),
       columns={name: ColumnPass(entry, _column_pass(entry, parts, networks, compiled))
                for name, entry in columns.items() if not entry.statistic},
       statistics=statistics,
-      score_heldout=kept(compiled(heldout), "score_heldout", heldout, mesh),
+      score_heldout=compiled(heldout),
       meter=make_meter(cfg.rollout, mesh,
                        functools.partial(score_all, stats=stats & {"in_support"})),
       teachers=teachers,

@@ -6,7 +6,6 @@ user's that does not fit in five ways is mended after one message.
 
 from typing import NamedTuple
 
-from jaxrl_llm.build.demonstrations import demonstrating
 from jaxrl_llm.build.samplers import tool_of
 from jaxrl_llm.config import (
   ConfigError,
@@ -20,6 +19,7 @@ from jaxrl_llm.config import (
 from jaxrl_llm.fields import Problems, flags_of
 from jaxrl_llm.rollouts.environment import OF_TOOL
 from jaxrl_llm.tasks import make_task, survey
+from jaxrl_llm.tasks.demonstrations import demonstrating
 from jaxrl_llm.tasks.problem_table import NoRowsError
 from jaxrl_llm.tasks.rewards import RewardedTask, rewarded
 from jaxrl_llm.tasks.task_base import check_task, lacking_methods

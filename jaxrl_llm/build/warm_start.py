@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
 from jaxrl_llm.build import shared_starts
-from jaxrl_llm.build.demonstrations import demonstrating
 from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.config import AggregationConfig, Config, LossConfig, StepConfig
 from jaxrl_llm.models import hf, trainable
@@ -21,6 +20,7 @@ from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.folders import is_bucket, path_of
+from jaxrl_llm.tasks.demonstrations import demonstrating
 from jaxrl_llm.training.optimizers import make_optimizer, warm_start_schedule
 from jaxrl_llm.training.train_step import (
   NonFiniteError,
@@ -50,7 +50,7 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
   """
   path = path_of(workdir) / "warm_start"
   exists = processes.from_main("warm start", lambda: checkpoints.complete(path))
-  shared = None if exists or is_bucket(path) else shared_starts.key(cfg, learner)
+  shared = None if exists or is_bucket(path) else shared_starts.entry_of(cfg, learner)
   with shared_starts.reserved(shared):
     if shared_starts.fetch(shared, path):
       tqdm.write("the warm start is that of an earlier run with the same inputs")

@@ -88,10 +88,10 @@ def base_config():
 
 # Sections that only one task reads: defined next to that task, and importable from here, too.
 _OF_TASKS = {
-    "CountdownConfig": "jaxrl_llm.tasks.countdown",
+    "CountdownConfig": "jaxrl_llm.tasks.keys",
     "DataConfig": "jaxrl_llm.tasks.data",
-    "GymConfig": "jaxrl_llm.tasks.reasoning_gym",
-    "ToolArithmeticConfig": "jaxrl_llm.tasks.tool_arithmetic",
+    "GymConfig": "jaxrl_llm.tasks.keys",
+    "ToolArithmeticConfig": "jaxrl_llm.tasks.keys",
 }
 
 

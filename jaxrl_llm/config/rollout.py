@@ -142,6 +142,9 @@ class ServerConfig:
     if not self.folder:
       raise ConfigError("server.folder is empty: weights are handed over through a folder. Fix: "
                         "one that run and server see at the same path.")
+    if "://" in self.folder:
+      raise ConfigError(f"server.folder = {self.folder!r}: weights are handed over by renaming a "
+                        "folder, which a bucket has not. Fix: a folder that both sides see.")
     for name in ("dtype", "cache_dtype"):
       value = getattr(cfg.rollout, name)
       if value not in (DEFAULT, cfg.model.compute_dtype):

@@ -141,7 +141,7 @@ class WarmStartConfig:
   completion_column: str = option("completion", "column of the worked completion",
                                   when=DEMONSTRATED)
   # Of a warm start that is switched off they are no error, so that steps=0 is enough.
-  batch_size: int = option(64, "demonstrations per step", low=1)
+  batch_size: int = option(64, "demonstrations per step", low=1, high=10**6)
   micro_batches: int = option(1, "micro-batches per step; changes memory and speed only", low=1)
   learning_rate: float = option(1e-3, "peak; cosine decay to a tenth", low=0.0)
   mtp_coef: float = option(0.3, "weight of the cross-entropy of the module that predicts two "

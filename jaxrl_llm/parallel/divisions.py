@@ -1,6 +1,8 @@
-"""Which rows divide over which devices; refuses those that do not, and threads that could deadlock.
+"""Which rows divide over which devices; refuses those that do not, parameters that no memory holds,
+and threads that could deadlock.
 """
 
+import os
 from typing import NamedTuple
 
 import jax
@@ -74,6 +76,28 @@ def check(cfg: RowSections, mesh: Mesh, sampling: Mesh | None = None) -> None:
     _check_rows(sampled, parallel.row_shards(sampling) * processes.count(),
                 "mesh.data * mesh.fsdp * mesh.sequence")
   _check_rows(trained, parallel.row_shards(mesh), "mesh.data * mesh.fsdp")
+
+
+def check_memory(shapes, keys: dict[str, int]) -> None:
+  """Refuses parameters that no memory here can hold, on which XLA would work for minutes first.
+
+  Args:
+    shapes: of all leaves, with their dtypes.
+    keys: the config keys that the shapes follow from, and their values.
+
+  Raises:
+    ConfigError: naming the largest of `keys`.
+  """
+  needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+  devices = sum((device.memory_stats() or {}).get("bytes_limit", 0)
+                for device in jax.local_devices() if device.platform != "cpu")
+  available = processes.count() * (
+      devices + os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+  if needed > available:
+    key = max(keys, key=lambda name: keys[name])
+    raise ConfigError(
+        f"{key} = {keys[key]}: the parameters need {needed / 2**30:,.0f} GiB, and devices and "
+        f"hosts have {available / 2**30:,.0f} GiB. Fix: a smaller {' or '.join(keys)}.")
 
 
 def _in_order(rollout: RolloutConfig, mesh: MeshConfig, dynamic_sampling: bool) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from jaxrl_llm.build import automatic, bucket_inputs, evaluation_sets, inputs, setup
+from jaxrl_llm.build import automatic, evaluation_sets, inputs, setup
 from jaxrl_llm.build.evaluation_sets import EvaluationSet
 from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.build.loop import Loop, make_loop
@@ -88,17 +88,16 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   setup.warn_of_off_policy_data(resolved)
   metric_writers.require(resolved.writer)
   workdir.check(directory, to_dict(resolved))
-  local = bucket_inputs.copied(resolved)
-  processes.from_main("inputs", lambda: inputs.check(directory, local))
-  cfg, task, learner, sampler = setup.build(local)
+  processes.from_main("inputs", lambda: inputs.check(directory, resolved))
+  cfg, task, learner, sampler = setup.build(resolved)
   setup.log_sampling(cfg.pretrained,
                      {"temperature": cfg.rollout.temperature, **cfg.vocabulary.rules})
   loop = make_loop(cfg, task, learner, sampler)
 
   def claimed() -> Path:
-    """Makes and returns the run's folder, with its config and the digests of its inputs."""
+    """Makes and returns the run's folder, with its config and notes of its inputs."""
     folder = workdir.claim(directory, to_dict(resolved))
-    inputs.record(folder, inputs.digests(local))
+    inputs.record(folder, inputs.notes(resolved))
     return folder
 
   with contextlib.closing(sampler):

@@ -49,7 +49,7 @@ class Limits:
 
   def __post_init__(self):
     lowest = {"timeout": 0.05, "memory_mb": 64, "open_files": 8, "output_chars": 16}
-    highest = {"code_bytes": 60000}  # fits into an empty pipe: a request never blocks
+    highest = {"code_bytes": 1 << 26}
     for key, value in dataclasses.asdict(self).items():
       low, high = lowest.get(key, 1), highest.get(key, LARGEST)
       has_type = isinstance(value, int) or (key == "timeout" and isinstance(value, float))
@@ -72,6 +72,10 @@ class PythonSandbox:
     workers: number of programs that run at the same time.
     require: names of `Isolation` fields; without any one of them no sandbox is made.
     without: names of `Isolation` fields that are not tried, for systems on which they do harm.
+    setup: Python text that each worker runs once, before `files` are isolated. Programs inherit
+      its modules; the memory that it takes comes on top of `memory_mb`.
+    environment: variables that `setup` sees; programs see none.
+    folders: which programs can read, beside the interpreter's libraries.
     limits: fields of `Limits`.
 
   Raises:
@@ -80,7 +84,8 @@ class PythonSandbox:
   """
 
   def __init__(self, workers: int = 2, *, require: Iterable[str] = (), without: Iterable[str] = (),
-               **limits):
+               setup: str = "", environment: dict[str, str] | None = None,
+               folders: Sequence[str] = (), **limits):
     if not isinstance(workers, int) or not 1 <= workers <= 1024:
       raise ConfigError(
           f"PythonSandbox: workers = {workers!r}: allowed is a whole number in [1, 1024]. "
@@ -92,6 +97,9 @@ class PythonSandbox:
         **dataclasses.asdict(self.limits),
         "without": sorted(avoided),
         "temporary": tempfile.gettempdir(),
+        "setup": setup,
+        "environment": environment or {},
+        "folders": list(folders),
     }
     self._workers = [WorkerProcess(self._settings) for _ in range(workers)]
     self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
@@ -101,9 +109,10 @@ class PythonSandbox:
       granted = [worker.isolation() for worker in self._workers]
     except (GoneError, LateError) as error:
       self.close()
-      raise ConfigError(
-          f"PythonSandbox: a worker did not start: {error}. Fix: leave out the isolation that "
-          "failed by `without`, or use the calculator.") from None
+      reason = (str(error).strip().splitlines() or ["no answer"])[-1]
+      fix = ("what its setup imports" if setup else
+             "leave out the isolation that failed by `without`, or use the calculator")
+      raise ConfigError(f"PythonSandbox: a worker did not start: {reason}. Fix: {fix}.") from None
     self.isolation: Isolation = granted[0]
     if lacking := sorted(required & set(self.isolation.missing)):
       self.close()
@@ -185,8 +194,10 @@ class PythonSandbox:
       ConfigError: it fails, or cannot import.
     """
     try:
-      # colorsys is not among the modules that workers import before they fork.
-      outcome = self._ask(self._workers[0], b"import colorsys; print(1)")
+      # colorsys is not among the modules that workers import before they fork. What a setup's
+      # programs need, it has imported.
+      trial = b"print(1)" if self._settings["setup"] else b"import colorsys; print(1)"
+      outcome = self._ask(self._workers[0], trial)
     except (GoneError, LateError) as error:
       outcome = ToolResult("unavailable", str(error))
     if outcome != ToolResult("ok", "1\n"):

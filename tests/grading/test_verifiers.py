@@ -123,7 +123,7 @@ def verify(gold, text, **_):
 """
 PARENT = f"""
 import os, sys
-from jaxrl_llm.tasks import verifier_pool
+from jaxrl_llm.grading import verifier_pool
 from jaxrl_llm.grading.grading import Question
 pool = verifier_pool.shared_pool()
 pool.decide([Question('0.5', '2/4')], workers=1)

@@ -91,7 +91,7 @@ def test_metrics_are_named_after_the_set(built, sets):
   for one in sets:
     found |= evaluate.evaluate(one, built.sampler, params).metrics
     found |= evaluate.sampled_metrics(one, built.sampler, params, 1, built.cfg.evaluation)
-  of_verifiers = {name for name in found if name.endswith("/costly")}
+  of_verifiers = {name for name in found if name.endswith(("/costly", "/unreadable"))}
   assert set(found) - of_verifiers == set(
       built.cfg.evaluation.metric_names(built.cfg.task.heldout_problems))
   assert {"eval/accuracy", "eval/a/accuracy", "eval/b/accuracy_scored"} <= set(found)

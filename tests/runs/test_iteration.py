@@ -16,8 +16,6 @@ from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store.checkpoints import Checkpoints
 
-pytestmark = pytest.mark.paper("pipo")
-
 
 def built(**overrides):
   """PIPO on dynamically sampled groups by an older policy: a batch, means, parameters, and a cursor
@@ -33,7 +31,9 @@ def built(**overrides):
   config.mesh.data = 1
   config.dynamic_sampling.update(enabled=True, max_draws=200)
   config.transform.history = 2
-  apply(config, "pipo")
+  apply(config, "grpo")
+  config.aggregation.name, config.transform.name = "token", "pipo"
+  config.plugins = ("experiments.papers.pipo",)
   config.update_from_flattened_dict(overrides)
   return setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
 

@@ -23,12 +23,11 @@ from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store import workdir
 from jaxrl_llm.store.checkpoints import Checkpoints
 
-pytestmark = pytest.mark.paper("pipo")
-
 ITERATIONS = 5
 PIPO = {
     "dynamic_sampling.enabled": True,
     "dynamic_sampling.max_draws": 200,
+    "plugins": ("experiments.papers.pipo",),
     "transform.name": "pipo",
     "transform.history": 2
 }

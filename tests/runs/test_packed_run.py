@@ -16,8 +16,6 @@ from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.outputs import merged_metrics
 from jaxrl_llm.runs.run_state import first_state
 
-pytestmark = pytest.mark.paper("pipo")
-
 
 def run(iterations=4, **overrides):
   """(parameters at the end, metrics of each iteration, names of rows) with PIPO and an old sampler.

@@ -144,7 +144,7 @@ def test_the_problems_of_a_file_name_their_teachers(problems, checkpoints):
                                 np.repeat([name == "code" for name in names], SIZE))
   assert policy.scoring.teachers.of([Problem("", "", teacher="code")]).params[0] is None, \
       "a teacher that is not asked is not read"
-  assert {"teacher.pretrained.math", "teacher.pretrained.code"} <= inputs.digests(cfg).keys()
+  assert {"teacher.pretrained.math", "teacher.pretrained.code"} <= inputs.notes(cfg).keys()
 
 
 @pytest.mark.parametrize("pretrained, text", [

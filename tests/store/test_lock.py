@@ -100,7 +100,7 @@ def test_one_process_is_refused_its_own_folder_and_keeps_the_lock(tmp_path):
       pass
     with lock.held(tmp_path / "other"):
       pass
-    code = f"from jaxrl_llm.runs import lock\nwith lock.held({str(tmp_path / 'run')!r}): pass"
+    code = f"from jaxrl_llm.store import lock\nwith lock.held({str(tmp_path / 'run')!r}): pass"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT,
                           env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert f"process {os.getpid()} on" in done.stderr, "the second attempt dropped the lock"

@@ -9,7 +9,8 @@ from experiments.tables_lib.decisions import FREE, Case, Rules
 from jaxrl_llm.config import ModelConfig, TaskConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.runs.rollout_batch import prompt_batch
-from jaxrl_llm.tasks import ModularChain, Recurrence
+from jaxrl_llm.tasks.arithmetic import ModularChain
+from jaxrl_llm.tasks.recurrence import Recurrence
 from jaxrl_llm.tasks.task_base import Mistake
 from jaxrl_llm.types import Problem
 

@@ -11,8 +11,8 @@ import argparse
 import os
 import sys
 
-from jaxrl_llm.build import shared_starts
 from jaxrl_llm.store import cache
+from jaxrl_llm.wiring import shared_starts
 
 
 def main() -> None:

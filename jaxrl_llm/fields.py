@@ -12,7 +12,7 @@ import types
 import typing
 
 DEFAULT = "default"  # the value of a choice that another key decides
-AUTO = "auto"  # the value of a key that a run's start decides (build/automatic.py)
+AUTO = "auto"  # the value of a key that a run's start decides (wiring/automatic.py)
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 INT64_MAX = 2**63 - 1
 SHOWN = 400  # characters of a value in a message

@@ -13,7 +13,6 @@ experiments/extend has a page for each kind. Two doors decorate nothing: `metric
 meanings of a plugin's metrics, `statistic_column` the name of a column that the anchor's pass has.
 """
 
-from jaxrl_llm.build.backends import register as backend
 from jaxrl_llm.grading.grading import register as verifier
 from jaxrl_llm.objective.advantages import register as advantage
 from jaxrl_llm.objective.aggregation import register as aggregation
@@ -31,6 +30,7 @@ from jaxrl_llm.training.columns import register as column
 from jaxrl_llm.training.columns import register_statistic as statistic_column
 from jaxrl_llm.training.optimizers import register as optimizer
 from jaxrl_llm.training.transforms import register as update_transform
+from jaxrl_llm.wiring.backends import register as backend
 
 __all__ = [
     "advantage", "aggregation", "backend", "column", "environment", "estimator", "loss_term",

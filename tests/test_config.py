@@ -283,7 +283,7 @@ def gained(log_probs, anchor_log_probs, advantages, mask, cfg):
 # The command itself, which resolves the config and prints a number where it would train.
 COMMAND = """
 import runpy, sys
-from jaxrl_llm.build import setup
+from jaxrl_llm.wiring import setup
 from jaxrl_llm.runs import trainer
 trainer.run = lambda cfg, directory: print("gain", setup.resolve(cfg).estimator.gain)
 runpy.run_path("experiments/main.py", run_name="__main__")

@@ -18,7 +18,6 @@ import tiny_batch
 from experiments.papers import arca, occ, pipo  # noqa: F401  methods of theirs are watched, too
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import registry
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import Config, from_dict
 from jaxrl_llm.fields import option
 from jaxrl_llm.models import Model, trainable
@@ -33,6 +32,7 @@ from jaxrl_llm.tasks.prompts import make_prompter
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.train_step import init_state, train_step
 from jaxrl_llm.types import AdvantageInputs, Rollout, TokenStats, TrainBatch
+from jaxrl_llm.wiring import setup
 
 KINDS = {"estimator": registry.ESTIMATORS, "advantage": registry.ADVANTAGES,
          "aggregation": registry.AGGREGATIONS, "shaping": registry.SHAPINGS,

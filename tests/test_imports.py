@@ -17,7 +17,7 @@ ALLOWED = {
     "registry": {"fields", "method_numbers"},
     "config": {"fields", "registry"},
     "presets": BASE,
-    "register": {"build", "training", "objective", "rollouts", "tasks", "grading",
+    "register": {"wiring", "training", "objective", "rollouts", "tasks", "grading",
                  "reporting"} | BASE,
     "ops": BASE,
     "grading": BASE,
@@ -30,9 +30,9 @@ ALLOWED = {
     "store": {"parallel"} | BASE,
     "reporting": {"store"} | BASE,
     "training": {"objective", "models", "parallel", "ops"} | BASE,
-    "build": PARTS | BASE,
-    "runs": {"build"} | PARTS | BASE,
-    "lab": {"presets", "runs", "build"} | PARTS | BASE,
+    "wiring": PARTS | BASE,
+    "runs": {"wiring"} | PARTS | BASE,
+    "lab": {"presets", "runs", "wiring"} | PARTS | BASE,
 }
 
 

@@ -19,8 +19,8 @@ from ml_collections import config_flags
 from traitlets.config import Config
 
 from experiments.tables_lib import checkout, published
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import ConfigError, from_dict
+from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ("quickstart", "reproduce_tables")

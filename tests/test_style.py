@@ -22,7 +22,7 @@ ENTRY_POINTS = {
     "training/train_step.py:gradients",
     "training/train_step.py:train_step",
 }
-# What takes the whole config outside build/: the entries of three commands.
+# What takes the whole config outside wiring/: the entries of three commands.
 COMMANDS = {"config/listing.py:describe", "runs/trainer.py:run"}
 MOST_WITH_CONFIG = 30
 
@@ -56,9 +56,9 @@ def takes_config(files: dict[str, str]) -> list[str]:
                  for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))]
 
 
-def config_outside_build(files: dict[str, str]) -> list[str]:
+def config_outside_wiring(files: dict[str, str]) -> list[str]:
   return [name for name in takes_config(files)
-          if not name.startswith("build/") and name not in COMMANDS]
+          if not name.startswith("wiring/") and name not in COMMANDS]
 
 
 def too_long(files: dict[str, str]) -> list[str]:
@@ -85,8 +85,8 @@ def test_functions_have_few_parameters():
   assert too_many_parameters(sources()) == []
 
 
-def test_the_whole_config_stays_in_build():
-  assert config_outside_build(sources()) == []
+def test_the_whole_config_stays_in_wiring():
+  assert config_outside_wiring(sources()) == []
   assert len(takes_config(sources())) <= MOST_WITH_CONFIG
 
 
@@ -107,7 +107,7 @@ def test_every_cited_page_is_here():
 @pytest.mark.parametrize("rule, bad", [
     (too_many_parameters, "def f(a, b, c, d, e, *, f, g, h, i): pass"),
     (too_long, "def f():\n" + "  x = 1\n" * 60),
-    (config_outside_build, "def f(cfg: Config | None): pass"),
+    (config_outside_wiring, "def f(cfg: Config | None): pass"),
     (lambdas, "f = lambda: 1"),
     (absent_pages, '"""Source: methods E3.4."""'),
 ])

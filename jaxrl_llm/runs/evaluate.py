@@ -7,9 +7,6 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.learner import Learner
-from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.config import EvaluationConfig
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting.metrics_at_k import pass_at_k
@@ -18,6 +15,9 @@ from jaxrl_llm.runs.records import component_means, everywhere, row_facts, uncom
 from jaxrl_llm.runs.rollout_batch import by_row, iteration_key, prompt_batch
 from jaxrl_llm.runs.verdicts import verify
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
+from jaxrl_llm.wiring.learner import Learner
+from jaxrl_llm.wiring.sampler import Sampler
 
 __all__ = ["Evaluation", "evaluate", "pass_at_k", "sample_rows", "sampled_metrics",
            "samples"]

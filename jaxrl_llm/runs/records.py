@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting.writers import DIGITS, plain
 from jaxrl_llm.runs.in_flight import version_metrics
@@ -17,6 +16,7 @@ from jaxrl_llm.runs.rollout_batch import ScoredBatch
 from jaxrl_llm.runs.run_state import RunState
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Problem, Rollout
+from jaxrl_llm.wiring.loop import RolloutSource
 
 
 class DeviceMetrics(NamedTuple):

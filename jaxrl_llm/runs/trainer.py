@@ -10,11 +10,6 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from jaxrl_llm.build import automatic, evaluation_sets, inputs, setup
-from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.learner import Learner, Start
-from jaxrl_llm.build.loop import Loop, make_loop
-from jaxrl_llm.build.warm_start import warm_start
 from jaxrl_llm.config import CheckpointConfig, Config, WriterConfig, to_dict
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.parallel import processes
@@ -35,6 +30,11 @@ from jaxrl_llm.store.signals import Signals
 from jaxrl_llm.training.columns import REFERENCE
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params
+from jaxrl_llm.wiring import automatic, evaluation_sets, inputs, setup
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
+from jaxrl_llm.wiring.learner import Learner, Start
+from jaxrl_llm.wiring.loop import Loop, make_loop
+from jaxrl_llm.wiring.warm_start import warm_start
 
 # Final outcomes of a run: the same command would end there again.
 EARLY_ENDS = (NonFiniteError, DriedUpError)

@@ -14,9 +14,9 @@ import tiny
 from experiments.tables_lib.benchmark import benchmark
 from experiments.tables_lib.benchmark.loading import described
 from jaxrl_llm import parallel
-from jaxrl_llm.build import evaluation_sets, setup
 from jaxrl_llm.config import ConfigError, WriterConfig, from_dict
 from jaxrl_llm.runs import evaluate, trainer
+from jaxrl_llm.wiring import evaluation_sets, setup
 
 sys.path.append(str(Path(__file__).parent))
 

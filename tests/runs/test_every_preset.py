@@ -10,15 +10,15 @@ import pytest
 import tiny
 
 from jaxrl_llm import parallel, presets
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.loop import make_loop
-from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.reporting import summary
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.outputs import merged_metrics
 from jaxrl_llm.runs.run_state import first_state
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.loop import make_loop
+from jaxrl_llm.wiring.warm_start import Start
 
 ITERATIONS, BATCHES = 5, 4
 

@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from jaxrl_llm.build import inputs, saved, setup
 from jaxrl_llm.config import ConfigError, from_dict, to_dict
 from jaxrl_llm.runs import trainer
+from jaxrl_llm.wiring import inputs, saved, setup
 
 
 def rows(path, *texts):

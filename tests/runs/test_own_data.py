@@ -14,10 +14,10 @@ from absl import flags
 from ml_collections import config_flags
 
 from jaxrl_llm import fields
-from jaxrl_llm.build import automatic, setup
 from jaxrl_llm.config import ConfigError, OptimizerConfig, convert
 from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.runs import command_flags, trainer
+from jaxrl_llm.wiring import automatic, setup
 
 ROOT = Path(__file__).parents[2]
 FLAWS = {"question and answer": 1, "messages": 2, "letters": 1}

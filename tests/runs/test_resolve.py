@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import tiny
 
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.runs import trainer
+from jaxrl_llm.wiring import setup
 
 
 def config(preset: str, **updates):

@@ -11,10 +11,10 @@ import jax
 import pytest
 import tiny
 
-from jaxrl_llm.build import setup, shared_starts
-from jaxrl_llm.build import warm_start as warm_start_lib
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.store import cache, checksums
+from jaxrl_llm.wiring import setup, shared_starts
+from jaxrl_llm.wiring import warm_start as warm_start_lib
 
 
 def learner_for(**sections):

@@ -14,14 +14,14 @@ import numpy as np
 
 from experiments.papers.arca.config import SUPERVISED, sizes
 from experiments.tables_lib import seed_results
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.warm_start import warm_start
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.models import hf
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
 from jaxrl_llm.runs import trainer
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.warm_start import warm_start
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)

@@ -19,18 +19,18 @@ import numpy as np
 from experiments.papers.occ import gradients
 from experiments.papers.occ.config import get_config
 from experiments.tables_lib import seed_results
-from jaxrl_llm.build import evaluation_sets, setup
-from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.learner import Learner
-from jaxrl_llm.build.loop import make_loop
-from jaxrl_llm.build.samplers import Sampler
-from jaxrl_llm.build.warm_start import warm_start
 from jaxrl_llm.config import Config, StepConfig, from_dict
 from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.tables import markdown_table, replace_part
 from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import RunState, first_state
+from jaxrl_llm.wiring import evaluation_sets, setup
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
+from jaxrl_llm.wiring.learner import Learner
+from jaxrl_llm.wiring.loop import make_loop
+from jaxrl_llm.wiring.sampler import Sampler
+from jaxrl_llm.wiring.warm_start import warm_start
 
 HERE = Path(__file__).parent
 SEEDS = tuple(range(5))

@@ -4,11 +4,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from jaxrl_llm.build import saved, setup
-from jaxrl_llm.build.setup import Built
 from jaxrl_llm.config import Config, ParametersConfig, WarmStartConfig, to_dict, without_unread
 from jaxrl_llm.models import hf
 from jaxrl_llm.types import Params
+from jaxrl_llm.wiring import saved, setup
+from jaxrl_llm.wiring.setup import Built
 
 
 def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Config | None = None,

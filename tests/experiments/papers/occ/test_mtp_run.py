@@ -12,11 +12,11 @@ import pytest
 import tiny
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import scoring, setup, shared_starts
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import Model
 from jaxrl_llm.runs import run_state, trainer
 from jaxrl_llm.types import CarryingState
+from jaxrl_llm.wiring import scoring, setup, shared_starts
 
 
 def config(name="occ", iterations=4, **sections):

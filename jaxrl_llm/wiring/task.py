@@ -6,7 +6,6 @@ user's that does not fit in five ways is mended after one message.
 
 from typing import NamedTuple
 
-from jaxrl_llm.build.samplers import tool_of
 from jaxrl_llm.config import (
   ConfigError,
   EnvironmentConfig,
@@ -24,6 +23,7 @@ from jaxrl_llm.tasks.problem_table import NoRowsError
 from jaxrl_llm.tasks.rewards import RewardedTask, rewarded
 from jaxrl_llm.tasks.task_base import check_task, lacking_methods
 from jaxrl_llm.types import Task
+from jaxrl_llm.wiring.sampler import tool_of
 
 
 class TaskSections(NamedTuple):

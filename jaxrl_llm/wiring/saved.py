@@ -8,9 +8,6 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import inputs, setup
-from jaxrl_llm.build.learner import Learner, Start
-from jaxrl_llm.build.warm_start import frozen_start
 from jaxrl_llm.config import (
   Config,
   ConfigError,
@@ -26,6 +23,9 @@ from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import BEST
 from jaxrl_llm.store.folders import path_of
 from jaxrl_llm.types import Params, Task
+from jaxrl_llm.wiring import inputs, setup
+from jaxrl_llm.wiring.learner import Learner, Start
+from jaxrl_llm.wiring.warm_start import frozen_start
 
 
 def read_config(workdir: str | Path, devices=None,

@@ -7,18 +7,18 @@ import logging
 from typing import NamedTuple
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.checkpoint_shapes import shapes_of
-from jaxrl_llm.build.learner import Learner, make_learner
-from jaxrl_llm.build.resolve import resolve, warn_of_fast_rate, warn_of_off_policy_data
-from jaxrl_llm.build.samplers import Sampler, make_sampler
-from jaxrl_llm.build.task_setup import TaskSections, check_rewards, checked_task
-from jaxrl_llm.build.teacher import make_teachers
 from jaxrl_llm.config import Config, ModelConfig, ParametersConfig, load_plugins
 from jaxrl_llm.fields import Problems
 from jaxrl_llm.models import Model, row_attention, trainable
 from jaxrl_llm.models.hf import import_weights, recommended_sampling
 from jaxrl_llm.parallel import divisions
 from jaxrl_llm.types import Task
+from jaxrl_llm.wiring.checkpoint_shapes import shapes_of
+from jaxrl_llm.wiring.learner import Learner, make_learner
+from jaxrl_llm.wiring.resolve import resolve, warn_of_fast_rate, warn_of_off_policy_data
+from jaxrl_llm.wiring.sampler import Sampler, make_sampler
+from jaxrl_llm.wiring.task import TaskSections, check_rewards, checked_task
+from jaxrl_llm.wiring.teachers import make_teachers
 
 logger = logging.getLogger(__name__)
 __all__ = ["Built", "build", "build_learner", "load_plugins", "resolve",

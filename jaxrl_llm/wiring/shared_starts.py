@@ -18,12 +18,12 @@ from pathlib import Path
 import filelock
 import jax
 
-from jaxrl_llm.build import inputs
-from jaxrl_llm.build.learner import Learner
 from jaxrl_llm.config import Config, to_dict
 from jaxrl_llm.store import cache, checksums, disk
 from jaxrl_llm.store.workdir import usable_cores, versions
 from jaxrl_llm.tasks.mixture import names
+from jaxrl_llm.wiring import inputs
+from jaxrl_llm.wiring.learner import Learner
 
 LIMIT_BYTES = 1 << 30
 PACKAGE = Path(__file__).parents[1]

@@ -9,8 +9,6 @@ import optax
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.scoring import Scoring, make_scoring
-from jaxrl_llm.build.teacher import Teachers
 from jaxrl_llm.config import Config, RolloutConfig, StepConfig, UpdateConfig
 from jaxrl_llm.models import Model, row_attention, trainable
 from jaxrl_llm.objective.loss import policy_loss
@@ -22,6 +20,8 @@ from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import make_train_step
 from jaxrl_llm.training.transforms import PhaseParts, Phases, make_phases
 from jaxrl_llm.types import Params, Rollout, TrainBatch, TrainState
+from jaxrl_llm.wiring.scoring import Scoring, make_scoring
+from jaxrl_llm.wiring.teachers import Teachers
 
 
 class Start(NamedTuple):

@@ -12,10 +12,10 @@ import functools
 
 import jax
 
-from jaxrl_llm.build.checkpoint_shapes import tokenizer_of
-from jaxrl_llm.build.task_setup import TaskSections, longest_prompt
 from jaxrl_llm.config import Config
 from jaxrl_llm.fields import AUTO, options
+from jaxrl_llm.wiring.checkpoint_shapes import tokenizer_of
+from jaxrl_llm.wiring.task import TaskSections, longest_prompt
 
 # Learning rates of a checkpoint by parameters.train: what `auto` is, and what is no longer usual.
 # At 3e-4 for all parameters, one update left SmolLM2-135M-Instruct without a word; 1e-5 taught it.

@@ -11,8 +11,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.samplers import sampling_of
-from jaxrl_llm.build.teacher import ByRow, Teachers
 from jaxrl_llm.config import (
   AdvantageConfig,
   BatchConfig,
@@ -37,6 +35,8 @@ from jaxrl_llm.training.meter import meter
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.score import Scores, score
 from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
+from jaxrl_llm.wiring.sampler import sampling_of
+from jaxrl_llm.wiring.teachers import ByRow, Teachers
 
 RECOMPUTED, BEHAVIOR, DETACHED = "recomputed", "behavior", "detached"
 INTERPOLATED = "interpolated"

@@ -6,13 +6,6 @@ import logging
 from collections.abc import Callable
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.build import (
-  automatic,
-  backends,
-  evaluation_sets,
-)
-from jaxrl_llm.build.checkpoint_shapes import shapes_of
-from jaxrl_llm.build.task_setup import TaskSections, checked_task
 from jaxrl_llm.config import (
   DEFAULT,
   AggregationConfig,
@@ -29,6 +22,13 @@ from jaxrl_llm.objective.plugin_checks import check_objective
 from jaxrl_llm.registry import COLUMNS, LOSS_TERMS
 from jaxrl_llm.rollouts import numerics, server
 from jaxrl_llm.training import optimizers, transforms
+from jaxrl_llm.wiring import (
+  automatic,
+  backends,
+  evaluation_sets,
+)
+from jaxrl_llm.wiring.checkpoint_shapes import shapes_of
+from jaxrl_llm.wiring.task import TaskSections, checked_task
 
 logger = logging.getLogger(__name__)
 

@@ -3,9 +3,10 @@
   python experiments/main.py --config=configs/own_data.py --config.task.data.path=mine.jsonl \
       --workdir=runs/mine
 
-The columns are `problem` and `answer`; where yours have other names, the first start says which
-flags fit, all in one message. It trains a small network over bytes from nothing, which first
-imitates the answers. A checkpoint takes its place, and its tokenizer, with one more flag:
+The columns are `problem` and `answer`; where yours have other names, the first start names them and
+the key to set (`--config.task.data.prompt_column=question`). It trains a small network over bytes
+from nothing, which first imitates the answers. A checkpoint takes its place, and its tokenizer,
+with one more flag:
 
   --config.pretrained=<folder, .gguf file or hub name>
 

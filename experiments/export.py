@@ -6,7 +6,7 @@
 
 from absl import flags
 
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.runs import command_line
 from jaxrl_llm.store.checkpoints import TornCheckpointsError

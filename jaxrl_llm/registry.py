@@ -49,21 +49,6 @@ class Entry:
       return name
 
 
-class Late:
-  """A function or class of the package by its dotted path, imported when it is first called."""
-
-  def __init__(self, path: str):
-    self.path = path
-
-  @property
-  def __wrapped__(self):
-    module, _, name = self.path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-  def __call__(self, *arguments, **options):
-    return self.__wrapped__(*arguments, **options)
-
-
 E = TypeVar("E", bound=Entry)
 
 

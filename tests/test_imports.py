@@ -7,15 +7,16 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "jaxrl_llm"
-BASE = {"types", "config", "fields", "method_numbers", "registry"}
+BASE = {"types", "config", "fields", "late", "method_numbers", "registry"}
 PARTS = {"training", "objective", "models", "parallel", "rollouts", "tasks", "grading", "sandbox",
          "reporting", "store", "ops"}
 ALLOWED = {
     "types": set(),
     "fields": set(),
+    "late": set(),
     "method_numbers": {"fields"},
     "registry": {"fields", "method_numbers"},
-    "config": {"fields", "registry"},
+    "config": {"fields", "late", "registry"},
     "presets": BASE,
     "register": {"wiring", "training", "objective", "rollouts", "tasks", "grading",
                  "reporting"} | BASE,

@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import pickle
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -24,9 +25,10 @@ def answer(request: str) -> None:
   """Writes a line for each call: its number, `value` or `raised`, and the value or exception.
 
   A call that would run a text as code while others wait in the same process is not made: `alone`
-  asks for a program that makes this call and no other.
+  asks for a program that makes this call and no other. The kernel's timers end the program when a
+  call has used up its time, also inside one step of Python.
   """
-  token, calls = pickle.loads(base64.b64decode(request))
+  token, cpu, wall, calls = pickle.loads(base64.b64decode(request))
   out = os.dup(1)
   os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
@@ -44,12 +46,16 @@ def answer(request: str) -> None:
     sys.addaudithook(watch)
   begin = time.monotonic()
   for number, arguments in enumerate(calls):
+    signal.setitimer(signal.ITIMER_PROF, cpu)
+    signal.setitimer(signal.ITIMER_REAL, wall)
     try:
       say(number, "value", target(*arguments))
     except BaseException as error:  # also sys.exit of a text
       say(number, "raised", f"{type(error).__name__}: {str(error)[:200]}")
     if time.monotonic() - begin > SHARE:
       break
+  signal.setitimer(signal.ITIMER_PROF, 0)
+  signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def plain(value):

@@ -10,6 +10,7 @@ from typing import Protocol
 STATUSES = ("ok", "error", "timeout", "memory", "killed", "unavailable")
 CUT = "\n[... output cut ...]\n"
 TIMEOUT = "timeout: the program was stopped at its time limit"
+TIMERS = ("killed by SIGPROF", "killed by SIGALRM")  # last lines of a program that its timer ended
 ERROR_CHARS = 300  # of the line that says what went wrong
 _ADDRESS = re.compile(r" at 0x[0-9a-f]{4,}")
 

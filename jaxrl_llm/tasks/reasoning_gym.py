@@ -27,9 +27,9 @@ from jaxrl_llm.types import Problem, Reward
 TRAIN_SEED, HELDOUT_SEED = 0, 2**30
 PROBE = 64  # items looked at if all would take long
 STRIDE = 7919  # a prime: the next item to try if one does not fit
-# Of one score. Scorers take milliseconds; a text that waits costs the first, one that computes the
-# second.
-TIMEOUT, CPU_SECONDS = 20.0, 2
+# Scorers take milliseconds. Seconds that a text may compute, wait, and compute at first; and that a
+# batch may lose.
+CPU, WALL, QUICK, BUDGET = 2.0, 20.0, 0.25, 60.0
 # Its first score imports what the others need.
 SCORER = """import contextlib, json, reasoning_gym
 data = reasoning_gym.create_dataset({name!r}, seed=0, size={size}, **json.loads({options!r}))
@@ -105,7 +105,7 @@ class ReasoningGym(TaskBase):
   def _scorer(self) -> IsolatedCalls:
     gym = self.cfg.gym
     return IsolatedCalls(SCORER.format(name=gym.name, size=gym.size, options=gym.options),
-                         timeout=TIMEOUT, cpu_seconds=CPU_SECONDS)
+                         cpu=CPU, wall=WALL, quick=QUICK, budget=BUDGET)
 
   def _scores(self, problems: list[Problem], answers: list[str]) -> list[Reward | Fault]:
     """Returns the scorer's verdict on each answer; equal ones of a problem are asked once."""

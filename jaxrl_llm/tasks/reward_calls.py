@@ -8,12 +8,15 @@ import json
 import types
 import urllib.request
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from jaxrl_llm.fields import option
-from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 from jaxrl_llm.sandbox.results import Fault
 from jaxrl_llm.tasks.reward_watch import Watch
 from jaxrl_llm.types import Problem
+
+if TYPE_CHECKING:  # a run imports the sandbox when something runs in it
+  from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 
 PAUSE = 0.5  # seconds before the first repetition; it doubles with each further one
 # What no text makes a reward raise: a service, file or module that is missing, or a wrong name.
@@ -63,7 +66,7 @@ async def asked(url: str, question, timeout: float):
 
 
 def call_reward(label: str, entry, problems: list[Problem], completions: list[str], cfg,
-                isolated: IsolatedCalls | None = None) -> list:
+                isolated: "IsolatedCalls | None" = None) -> list:
   """Returns what a reward returned for each completion, or a `Fault`.
 
   Args:

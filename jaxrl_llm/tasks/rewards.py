@@ -15,10 +15,10 @@ an asynchronous reward, and a group, of which no single text is known to be at f
 import dataclasses
 import inspect
 import logging
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,14 +26,17 @@ from jaxrl_llm.config import RewardConfig
 from jaxrl_llm.config.plugins import plugin_name
 from jaxrl_llm.fields import ConfigError, PluginError
 from jaxrl_llm.registry import REWARDS, Entry
-from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 from jaxrl_llm.sandbox.results import Fault
 from jaxrl_llm.tasks.reward_calls import Calls, Limit, call_reward
 from jaxrl_llm.types import Problem, Reward, Task
 
+if TYPE_CHECKING:  # a run imports the sandbox when something runs in it
+  from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
+
 TASK = "task"
 UNREADABLE, COSTLY = "unreadable", "costly"  # rungs of texts that are wrong without a comparison
 LARGEST = float(np.finfo(np.float32).max)  # rewards are f32 on the devices
+LATE_CALLS = 5  # of an isolated reward, for which a batch waits
 SOURCE = """from jaxrl_llm.config import load_plugins
 from jaxrl_llm.registry import REWARDS
 load_plugins(({plugin!r},))
@@ -109,7 +112,7 @@ class RewardedTask:
   def __init__(self, task: Task, cfg: RewardConfig):
     self._task, self._parts, self._cfg = task, REWARDS.parts(cfg.name), REWARDS.numbers(cfg)
     self._logged: set[str] = set()
-    self._isolated: dict[str, IsolatedCalls] = {}
+    self._isolated: dict[str, "IsolatedCalls"] = {}
 
   def __getattr__(self, name: str):
     if name.startswith("__") or name == "_task":
@@ -202,12 +205,14 @@ class RewardedTask:
                      "unscored and left out of the update")
 
 
-def isolated_calls(name: str, entry: RewardEntry, timeout: float) -> IsolatedCalls:
+def isolated_calls(name: str, entry: RewardEntry, timeout: float) -> "IsolatedCalls":
   """Returns the processes for an isolated reward, which import the file that registers it.
 
   Raises:
     ConfigError: it is not defined in a file, or the file cannot be imported there.
   """
+  from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
+
   function = inspect.unwrap(entry.function)
   module = sys.modules[function.__module__]
   path = getattr(module, "__file__", None)
@@ -217,7 +222,7 @@ def isolated_calls(name: str, entry: RewardEntry, timeout: float) -> IsolatedCal
                       "config.plugins names.")
   is_file = plugin_name(path) == module.__name__
   return IsolatedCalls(SOURCE.format(plugin=str(Path(path).resolve()) if is_file else module.__name__, name=name),
-                       timeout=timeout, cpu_seconds=math.ceil(timeout))
+                       cpu=timeout, wall=timeout, quick=None, budget=LATE_CALLS * timeout)
 
 
 def blamed(problems: list[Problem], given: list[Reward | Fault],

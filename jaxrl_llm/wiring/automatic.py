@@ -9,13 +9,14 @@ time); the values for accelerators are ours, not measured.
 
 import dataclasses
 import functools
+import logging
 
 import jax
 
-from jaxrl_llm.config import Config
+from jaxrl_llm.config import Config, ConfigError
 from jaxrl_llm.fields import AUTO, options
+from jaxrl_llm.tasks import make_task
 from jaxrl_llm.wiring.checkpoint_shapes import tokenizer_of
-from jaxrl_llm.wiring.task import TaskSections, longest_prompt
 
 # Learning rates of a checkpoint by parameters.train: what `auto` is, and what is no longer usual.
 # At 3e-4 for all parameters, one update left SmolLM2-135M-Instruct without a word; 1e-5 taught it.
@@ -66,10 +67,22 @@ def _of_prompts(cfg: Config, keys: list[str]) -> Config:
     style = "chat" if getattr(tokenizer, "chat_template", None) else "plain"
     cfg = _with(cfg, {"task.prompt.style": style})
   if "rollout.max_prompt_tokens" in keys:
-    longest = longest_prompt(TaskSections.of(cfg), tokenizer)
-    tokens = UNKNOWN if longest is None else -(-longest // PROMPT_TILE) * PROMPT_TILE
-    cfg = _with(cfg, {"rollout.max_prompt_tokens": min(tokens, LONGEST)})
+    tiles = -(-_longest_prompt(cfg, tokenizer) // PROMPT_TILE)
+    cfg = _with(cfg, {"rollout.max_prompt_tokens": min(tiles * PROMPT_TILE, LONGEST)})
   return cfg
+
+
+def _longest_prompt(cfg: Config, tokenizer) -> int:
+  """Returns the tokens of the longest prompt of the task, without regard to the row's."""
+  log = logging.getLogger("jaxrl_llm.tasks")
+  before = log.level
+  log.setLevel(logging.ERROR)  # the run's own task says the same once more
+  try:
+    return make_task(cfg.task, cfg.seed, 1, tokenizer=tokenizer).longest_prompt()
+  except ConfigError:
+    return UNKNOWN
+  finally:
+    log.setLevel(before)
 
 
 def automatic_keys(cfg) -> list[str]:

@@ -12,22 +12,13 @@ from pathlib import Path
 
 from jaxrl_llm.config import Config, ConfigError
 from jaxrl_llm.config.plugins import names as plugin_names
-from jaxrl_llm.models.hf import extra_tensors, gguf, import_adapters, import_weights
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.models import hf
 from jaxrl_llm.store import checksums
 from jaxrl_llm.store.files import write_atomically
 from jaxrl_llm.store.folders import path_of
-from jaxrl_llm.tasks.mixture import names
-from jaxrl_llm.tasks.readers import files_of
 
 FILE = "inputs.json"
 PRETRAINED = "pretrained"
-# Files of a checkpoint that are read: weights, shapes, tokenizer, chat templates, sampling.
-OF_CHECKPOINT = (
-    "*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json",
-    "adapter_config.json", "tokenizer*.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.*", "merges.txt", "*.model", "chat_template.*", "additional_chat_templates/*.jinja",
-    *extra_tensors.FILES)
 PLACES = ("path", "file", "examples")  # how keys of a plugin's numbers are called that hold a file
 
 # [bytes, SHA-256] by config key, then by file: as the config names it, or inside its folder.
@@ -115,8 +106,7 @@ def _files(cfg: Config) -> dict[str, dict[str, Path]]:
   for name, section in cfg.evaluation.chosen:
     paths += [(f"evaluation.sets.{name}.path", section.path, section.split),
               (f"evaluation.sets.{name}.prompt.examples", section.prompt.examples, "train")]
-  files = {key: {str(file): file for path in names(value) for file in files_of(key, path, split)}
-           for key, value, split in paths}
+  files = {key: _data_files(key, value, split) for key, value, split in paths if value}
   for section in ("task", "reward", "tool", "environment"):  # numbers of a plugin's method
     files |= {f"{section}.{key}": {value: Path(value)} for key, value in getattr(cfg, section).given
               if isinstance(value, str) and key.endswith(PLACES) and Path(value).is_file()}
@@ -125,27 +115,16 @@ def _files(cfg: Config) -> dict[str, dict[str, Path]]:
              if plugin.endswith(".py") or plugin in sys.modules}
   files["plugins"] = {plugin: file for plugin, file in plugins.items() if file.is_file()}
   if cfg.pretrained:
-    files[PRETRAINED] = _checkpoint_files(cfg.pretrained)
+    files[PRETRAINED] = hf.checkpoint_files(cfg.pretrained)
   for name, checkpoint in cfg.teacher.by_name.items():
     key = f"teacher.{PRETRAINED}" + (f".{name}" if name else "")
-    files[key] = _checkpoint_files(checkpoint)
+    files[key] = hf.checkpoint_files(checkpoint)
   return files
 
 
-def _checkpoint_files(pretrained: str) -> dict[str, Path]:
-  """Returns the files of a checkpoint, and of its base where it is an adapter, by their names
-  inside.
+def _data_files(key: str, value: str, split: str) -> dict[str, Path]:
+  """Returns the files of rows that a key names, by their names in messages."""
+  from jaxrl_llm.tasks.mixture import names
+  from jaxrl_llm.tasks.readers import files_of
 
-  None where it is not found, which whoever reads it says.
-  """
-  try:
-    directory = import_weights.local_directory(pretrained)
-    places = {"": directory}
-    if import_adapters.is_adapter(directory):
-      places["base/"] = import_weights.base_directory(pretrained)
-  except (CheckpointError, OSError):
-    return {}
-  return {prefix + str(file.relative_to(place)): file.resolve() for prefix, place in places.items()
-          for pattern in (["*.gguf"] if gguf.files(place) else OF_CHECKPOINT)
-          for file in sorted(place.glob(pattern))
-          if file.is_file() and not file.name.startswith(".")}
+  return {str(file): file for path in names(value) for file in files_of(key, path, split)}

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, ModelConfig, ParametersConfig, load_plugins
 from jaxrl_llm.fields import Problems
-from jaxrl_llm.models import Model, row_attention, trainable
-from jaxrl_llm.models.hf import import_weights, recommended_sampling
+from jaxrl_llm.models import Model, hf, row_attention, trainable
 from jaxrl_llm.parallel import divisions
 from jaxrl_llm.types import Task
 from jaxrl_llm.wiring.checkpoint_shapes import shapes_of
@@ -85,7 +84,7 @@ def build_learner(cfg: Config, devices=None, *,
   task = checked_task(TaskSections.of(cfg), tokenizer, problems, training=training)
   problems.refuse()
   assert mesh is not None and task is not None, "each absence is among the problems"
-  origin = str(import_weights.base_directory(cfg.pretrained)) if cfg.pretrained else None
+  origin = str(hf.base_directory(cfg.pretrained)) if cfg.pretrained else None
   network = Model(cfg.model, parallel.Layout(mesh), origin)
   trainable.check(cfg.parameters, network)
   divisions.check_memory(trainable.shapes_of(network, cfg.parameters),
@@ -109,12 +108,12 @@ def log_sampling(pretrained: str, ours: dict[str, float]) -> None:
 
   Args:
     pretrained: the checkpoint; empty: nothing is logged.
-    ours: as in `recommended_sampling.differing_sampling`.
+    ours: as in `hf.differing_sampling`.
   """
   if not pretrained:
     return
-  folder = import_weights.base_directory(pretrained)
-  differing = recommended_sampling.differing_sampling(folder, ours)
+  folder = hf.base_directory(pretrained)
+  differing = hf.differing_sampling(folder, ours)
   if differing:
     logger.warning("generation_config.json of %s names other sampling defaults: %s", pretrained,
                    ", ".join(differing))

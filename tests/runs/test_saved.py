@@ -15,7 +15,7 @@ from flax.traverse_util import flatten_dict
 
 from jaxrl_llm.config import ConfigError, ParametersConfig, from_dict, to_dict
 from jaxrl_llm.models import hf, trainable
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import Checkpoints, TornCheckpointsError, iterations

@@ -7,6 +7,7 @@ from jaxrl_llm.sandbox import isolated_calls
 from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 from jaxrl_llm.sandbox.results import Fault
 
+LIMITS = {"cpu": 1.0, "wall": 60.0, "quick": 0.25, "budget": 60.0}
 # A scorer as careless as those of reasoning-gym: texts that begin with ! run as code.
 SOURCE = """
 import sys, time
@@ -24,7 +25,7 @@ def target(text, value=None):
 
 @pytest.fixture(scope="module")
 def shared():
-  calls = IsolatedCalls(SOURCE, timeout=20.0, cpu_seconds=1)
+  calls = IsolatedCalls(SOURCE, **LIMITS)
   yield calls
   calls.close()
 
@@ -79,7 +80,7 @@ def test_no_text_decides_about_another(calls):
 
 
 def test_the_last_test_rejects_texts_that_share_a_process():
-  unwatched = IsolatedCalls(SOURCE + "\nACTS.clear()", timeout=20.0, cpu_seconds=1)
+  unwatched = IsolatedCalls(SOURCE + "\nACTS.clear()", **LIMITS)
   assert 1.0 in unwatched.run([("wrong",), (PATCH,), *[("wrong",)] * 8])
   unwatched.close()
 
@@ -91,15 +92,22 @@ def test_no_print_is_taken_for_an_answer(calls):
     assert isinstance(found, Fault)
 
 
-def test_waiting_is_no_verdict_and_costs_a_batch_a_bounded_time(monkeypatch):
-  monkeypatch.setattr(isolated_calls, "BUDGET", 0.5)
-  calls = IsolatedCalls(SOURCE, timeout=0.5, cpu_seconds=1)
+def test_waiting_is_no_verdict_and_costs_a_batch_a_bounded_time():
+  calls = IsolatedCalls(SOURCE, cpu=1.0, wall=0.5, quick=None, budget=0.5)
   found = calls.run([("!__import__('time').sleep(60)",)] * 12)
-  assert {fault.reason.split(":")[0] for fault in found} == {"timeout", "not asked"}
-  assert not any(fault.of_text for fault in found)
+  assert set(found) == {Fault("timeout", False), isolated_calls.NOT_ASKED}
   calls.close()
+
+
+def test_texts_without_an_end_come_after_all_others():
+  calls = IsolatedCalls(SOURCE, cpu=1.0, wall=60.0, quick=0.1, budget=0.1)
+  found = calls.run([("![0 for _ in iter(int, 1)]",)] * 8 + [("right",)] * 4)
+  calls.close()
+  assert found[8:] == [1.0] * 4
+  assert set(found[:8]) == {Fault("costly: it used up its processor time", True),
+                            isolated_calls.NOT_ASKED}
 
 
 def test_a_source_that_fails_is_named():
   with pytest.raises(ConfigError, match="ModuleNotFoundError: No module named 'absent'"):
-    IsolatedCalls("import absent", timeout=1.0, cpu_seconds=1)
+    IsolatedCalls("import absent", **LIMITS)

@@ -72,7 +72,7 @@ def test_no_text_runs_here_or_ends_a_run(tmp_path):
   from reasoning_gym.factory import DATASETS
   scope: dict = {}
   exec(SOURCE, scope)
-  calls = IsolatedCalls(SOURCE, timeout=5.0, cpu_seconds=1)
+  calls = IsolatedCalls(SOURCE, cpu=1.0, wall=5.0, quick=0.25, budget=20.0)
   asked, rows, executing = texts(tmp_path), 0, set()
   assert len(asked) == 53 and len(DATASETS) >= 105
   for name in sorted(DATASETS):
@@ -95,7 +95,7 @@ def test_no_text_runs_here_or_ends_a_run(tmp_path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["countdown", "prime_factorization"])
 def test_the_task_pays_nothing_for_them(name, tmp_path, monkeypatch):
-  monkeypatch.setattr("jaxrl_llm.tasks.reasoning_gym.TIMEOUT", 300.0)  # however busy the machine
+  monkeypatch.setattr("jaxrl_llm.tasks.reasoning_gym.WALL", 300.0)  # however busy the machine
   one = task(name)
   malformed = judged(one, [text for text in texts(tmp_path) if "sleep" not in text])
   assert [r.value for r in malformed] == [0.0] * 52

@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from jaxrl_llm.config import ConfigError, ModelConfig, RopeScalingConfig, check_model
 from jaxrl_llm.fields import options
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.models.hf.errors import CheckpointError
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",

@@ -190,7 +190,8 @@ TABLES = {
             Claim("the same, the most", PIPO, 2.8),
         ),
         live=(CHAIN % ("grpo", "transform.name=none" + TOKEN),
-              CHAIN % ("pipo", "transform.name=pipo" + TOKEN),
+              CHAIN % ("pipo", "transform.name=pipo" + TOKEN
+                       + " --config.plugins=experiments.papers.pipo"),
               "experiments/compare.py {out}/grpo {out}/pipo --by=transform.name "
               "--out={out}/comparison"),
         fast=SMALLEST,

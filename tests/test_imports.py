@@ -7,33 +7,33 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "jaxrl_llm"
-BASE = {"types", "config", "fields", "method_numbers", "registry", "paper_table"}
+BASE = {"types", "config", "fields", "late", "method_numbers", "registry"}
 PARTS = {"training", "objective", "models", "parallel", "rollouts", "tasks", "grading", "sandbox",
          "reporting", "store", "ops"}
 ALLOWED = {
     "types": set(),
     "fields": set(),
+    "late": set(),
     "method_numbers": {"fields"},
-    "paper_table": set(),
-    "registry": {"fields", "method_numbers", "paper_table"},
-    "config": {"fields", "registry", "paper_table"},
+    "registry": {"fields", "method_numbers"},
+    "config": {"fields", "late", "registry"},
     "presets": BASE,
-    "register": {"build", "training", "objective", "rollouts", "tasks", "grading",
+    "register": {"wiring", "training", "objective", "rollouts", "tasks", "grading",
                  "reporting"} | BASE,
     "ops": BASE,
-    "grading": BASE,
+    "grading": {"sandbox"} | BASE,
     "sandbox": BASE,
     "parallel": {"ops"} | BASE,
     "objective": {"ops"} | BASE,
     "models": {"ops", "parallel"} | BASE,
     "rollouts": {"models", "ops", "parallel", "sandbox"} | BASE,
-    "tasks": {"grading"} | BASE,
+    "tasks": {"grading", "sandbox"} | BASE,
     "store": {"parallel"} | BASE,
     "reporting": {"store"} | BASE,
     "training": {"objective", "models", "parallel", "ops"} | BASE,
-    "build": PARTS | BASE,
-    "runs": {"build"} | PARTS | BASE,
-    "lab": {"presets", "runs", "build"} | PARTS | BASE,
+    "wiring": PARTS | BASE,
+    "runs": {"wiring"} | PARTS | BASE,
+    "lab": {"presets", "runs", "wiring"} | PARTS | BASE,
 }
 
 
@@ -101,6 +101,35 @@ def test_the_rule_bites(path, source, found):
 def test_a_client_may_use_the_package():
   assert violations({"experiments/papers/occ/x.py": "from jaxrl_llm.lab import exact\n"
                      "from experiments.tables_lib import sweeps"}) == []
+
+
+def texts_of_papers(source: str, papers: set[str]) -> list[str]:
+  """The texts of a file that are a paper's name, or name something in experiments/."""
+  texts = [node.value for node in ast.walk(ast.parse(source))
+           if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+  return [text for text in texts if text in papers or text.startswith("experiments.")]
+
+
+def test_the_package_knows_no_paper():
+  papers = {path.parent.name for path in ROOT.glob("experiments/papers/*/method.md")}
+  assert len(papers) >= 10
+  assert {path: texts for path, source in files_below(PACKAGE).items()
+          if (texts := texts_of_papers(source, papers))} == {}
+  assert texts_of_papers('if name == "pipo":\n  load("experiments.papers.pipo")', papers) == [
+      "pipo", "experiments.papers.pipo"]
+
+
+def other_papers(files: dict[str, str]) -> list[str]:
+  """Imports of a paper in another one's folder, of files by their path in the repository."""
+  return [f"{path} imports {name}" for path, source in files.items() for name in modules(source)
+          if name.startswith("experiments.papers.") and path.split("/")[2] != name.split(".")[2]]
+
+
+def test_a_paper_imports_no_other():
+  assert other_papers(files_below(ROOT / "experiments/papers")) == []
+  assert other_papers({"experiments/papers/tvm/x.py": "import experiments.papers.tvm.walks, os\n"
+                       "from experiments.papers.arca import residual"}) == [
+      "experiments/papers/tvm/x.py imports experiments.papers.arca"]
 
 
 def test_tasks_transform_nothing():

@@ -19,8 +19,8 @@ from ml_collections import config_flags
 from traitlets.config import Config
 
 from experiments.tables_lib import checkout, published
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import ConfigError, from_dict
+from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ("quickstart", "reproduce_tables")
@@ -232,9 +232,7 @@ def resolved(command: list[str]):
   return setup.resolve(from_dict(holder.value))
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.paper("pipo") if name == "pipo" else ())
-    for name in tables.TABLES])
+@pytest.mark.parametrize("name", tables.TABLES)
 def test_the_runs_of_a_table_have_configs(name, monkeypatch):
   monkeypatch.chdir(ROOT)
   for command in filter(runs, tables.TABLES[name].commands(Path("out"))):

@@ -18,7 +18,6 @@ from suites import quick_for
 from experiments.planning import report
 from experiments.planning.shapes import SHAPES
 from jaxrl_llm import tasks
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
 from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.models import Model
@@ -26,6 +25,7 @@ from jaxrl_llm.parallel import divisions
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.tasks import mixture, prompts
 from jaxrl_llm.tasks.dataset import _verifier
+from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))

@@ -18,11 +18,11 @@ import numpy as np
 
 from experiments.tables_lib import decisions
 from experiments.tables_lib.decisions import Case, Rules
-from jaxrl_llm.build import saved, warm_start
 from jaxrl_llm.reporting.reader import RunFolder, read_run
 from jaxrl_llm.reporting.tables import MISSING, markdown_table, replace_part
 from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.types import Problem
+from jaxrl_llm.wiring import saved, warm_start
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.jsonl"

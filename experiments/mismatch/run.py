@@ -24,8 +24,6 @@ import jax
 import numpy as np
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import saved, setup
-from jaxrl_llm.build.loop import RolloutSource, make_source
 from jaxrl_llm.config import Config, ConfigError, StepConfig
 from jaxrl_llm.objective.mismatch import PROBABILITY_EDGES, mismatch_metrics
 from jaxrl_llm.ops import masked
@@ -37,6 +35,8 @@ from jaxrl_llm.store.checkpoints import TornCheckpointsError
 from jaxrl_llm.training.meter import valid_tokens
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import Rollout, Sampling, merge_metrics
+from jaxrl_llm.wiring import saved, setup
+from jaxrl_llm.wiring.loop import RolloutSource, make_source
 
 HERE = Path(__file__).parent
 NUMERICS = {

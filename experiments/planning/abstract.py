@@ -9,9 +9,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.learner import Learner, make_learner
-from jaxrl_llm.build.samplers import sampling_of
-from jaxrl_llm.build.scoring import INTERPOLATED, abstract_scores
 from jaxrl_llm.config import Config, RolloutConfig
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.parallel import divisions
@@ -20,6 +17,9 @@ from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
 from jaxrl_llm.training.transforms import with_carried
 from jaxrl_llm.types import Params, PromptBatch, Rollout, Sampling, TrainBatch, TrainState
+from jaxrl_llm.wiring.learner import Learner, make_learner
+from jaxrl_llm.wiring.sampler import sampling_of
+from jaxrl_llm.wiring.scoring import INTERPOLATED, abstract_scores
 
 # The task is not built, because its data may be absent. Its ids change no shape.
 STOP_IDS, PAD_ID = (1,), 0

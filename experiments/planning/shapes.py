@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxrl_llm.config import ConfigError, ModelConfig, check_model
 from jaxrl_llm.models.hf import import_weights, network_config
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.models.hf.errors import CheckpointError
 
 # Public checkpoints: billions of parameters by their cards, and shapes by their config.json.
 _QWEN3 = dict(head_dim=128, vocab_size=151_936, qk_norm=True)

@@ -10,12 +10,12 @@ import numpy as np
 import optax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.warm_start import demonstrations, weighed
 from jaxrl_llm.config import MeshConfig, ParametersConfig, StepConfig
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.training.train_step import init_state, make_train_step
 from jaxrl_llm.types import Params, SupervisedBatch, Task
+from jaxrl_llm.wiring.warm_start import demonstrations, weighed
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,6 @@ dataclass next to its formula. A section of the config is a method's name and th
 number that is left out, or None in a ConfigDict, has the method's default; "none" means no bound.
 """
 
-import importlib
-
 from jaxrl_llm.config.checks import check, fill, without_unread
 from jaxrl_llm.config.convert import from_dict, keys, to_dict
 from jaxrl_llm.config.evaluation import CheckpointConfig, EvaluationConfig
@@ -60,6 +58,7 @@ from jaxrl_llm.config.task import (
   ToolConfig,
 )
 from jaxrl_llm.fields import DEFAULT, ConfigError
+from jaxrl_llm.late import late_names
 
 __all__ = [
     "AdvantageConfig", "AggregationConfig", "BatchConfig", "CheckpointConfig", "Config",
@@ -87,15 +86,9 @@ def base_config():
 
 
 # Sections that only one task reads: defined next to that task, and importable from here, too.
-_OF_TASKS = {
+__getattr__ = late_names(__name__, {
     "CountdownConfig": "jaxrl_llm.tasks.keys",
     "DataConfig": "jaxrl_llm.tasks.data",
     "GymConfig": "jaxrl_llm.tasks.keys",
     "ToolArithmeticConfig": "jaxrl_llm.tasks.keys",
-}
-
-
-def __getattr__(name: str):
-  if name in _OF_TASKS:
-    return getattr(importlib.import_module(_OF_TASKS[name]), name)
-  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+})

@@ -6,7 +6,6 @@ import re
 import typing
 from typing import Any
 
-from jaxrl_llm import paper_table
 from jaxrl_llm.config.plugins import load_plugins
 from jaxrl_llm.config.root import Config
 from jaxrl_llm.fields import SHOWN, ConfigError, Problems, checked, options, shown
@@ -253,8 +252,6 @@ def _unknown_key(full: str) -> str:
   same_leaf = [k for k in all_keys if k.rsplit(".", 1)[-1] == full.rsplit(".", 1)[-1]]
   if full in REMOVED:
     return f"{full} is no key any more: {REMOVED[full]}. Fix: remove it."
-  if now := paper_table.key_now(full):
-    return f"unknown key {full}.{now}"
   return (f"unknown key {full[:SHOWN]}; nearest known key: {(same_leaf or near)[0]}. Fix: that "
           "one, or another of `python -m jaxrl_llm.config --all`.")
 

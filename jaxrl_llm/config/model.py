@@ -39,7 +39,7 @@ class ModelConfig:
 
   vocab_size: int = option(32, "rows of the embedding; at least the tokenizer's size", low=2)
   width: int = option(128, "D, width of the residual stream", low=1)
-  num_layers: int = option(4, "N, decoder blocks", low=1)
+  num_layers: int = option(4, "N, decoder blocks", low=1, high=1000)
   num_heads: int = option(4, "H, query heads; a multiple of num_kv_heads", low=1)
   num_kv_heads: int = option(2, "K, key and value heads", low=1)
   head_dim: int = option(32, "width of one head; even, for the rotary embedding", low=2)

@@ -53,9 +53,13 @@ def names(plugins) -> list[str]:
   return [name.strip() for entry in plugins for name in entry.split(",") if name.strip()]
 
 
+def plugin_name(path: str) -> str:
+  """Returns the module name of a plugin's file."""
+  return "jaxrl_llm_plugin_" + "_".join(Path(path).resolve().parts)
+
+
 def _load_file(plugin: str) -> None:
-  path = Path(plugin)
-  name = "jaxrl_llm_plugin_" + "_".join(path.resolve().parts)
+  path, name = Path(plugin), plugin_name(plugin)
   if name in sys.modules:
     return
   if not path.is_file():

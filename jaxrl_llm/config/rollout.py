@@ -64,7 +64,7 @@ class RolloutConfig:
       when=HERE)
   logit_noise: float = option(0.0, "standard deviation of normal noise on the sampler's logits, a "
                               "stand-in for an engine of other numerics", low=0.0, when=HERE)
-  backend: str = option(DEFAULT, "what samples the training rollouts (build/backends.py): engine, "
+  backend: str = option(DEFAULT, "what samples the training rollouts (wiring/backends.py): engine, "
                         "on the run's devices; server; or a plugin's. default: server where "
                         "server.url is set, else engine")
   meter_rows: int = option(
@@ -141,6 +141,9 @@ class ServerConfig:
     if not self.folder:
       raise ConfigError("server.folder is empty: weights are handed over through a folder. Fix: "
                         "one that run and server see at the same path.")
+    if "://" in self.folder:
+      raise ConfigError(f"server.folder = {self.folder!r}: weights are handed over by renaming a "
+                        "folder, which a bucket has not. Fix: a folder that both sides see.")
     for name in ("dtype", "cache_dtype"):
       value = getattr(cfg.rollout, name)
       if value not in (DEFAULT, cfg.model.compute_dtype):

@@ -138,7 +138,7 @@ class WarmStartConfig:
   prompt_column: str = option("problem", "column of the question", when=DEMONSTRATED)
   completion_column: str = option("completion", "column of the worked completion",
                                   when=DEMONSTRATED)
-  batch_size: int = option(64, "demonstrations per step", low=1, when=STEPS)
+  batch_size: int = option(64, "demonstrations per step", low=1, high=10**6, when=STEPS)
   micro_batches: int = option(1, "micro-batches per step; changes memory and speed only", low=1)
   learning_rate: float = option(1e-3, "peak; cosine decay to a tenth", low=0.0, when=STEPS)
   mtp_coef: float = option(0.3, "weight of the cross-entropy of the module that predicts two "

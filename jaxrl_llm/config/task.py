@@ -42,7 +42,7 @@ class TaskConfig(Choice):
 
   name: str = option("modular_chain", "source of problems and of their verifier")
   heldout_problems: int = option(256, "held-out problems of the evaluation; -1: all rows of "
-                                 "task.data.heldout_path; 0: none", low=-1)
+                                 "task.data.heldout_path; 0: none", low=-1, high=10**7)
   shuffle_rewards: bool = option(False, "control: permutes rewards within each rollout batch")
   prompt: PromptConfig = PromptConfig()
   table: ClassVar[Table] = registry.TASKS

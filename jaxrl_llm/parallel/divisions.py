@@ -1,6 +1,8 @@
-"""Which rows divide over which devices; refuses those that do not, and threads that could deadlock.
+"""Which rows divide over which devices; refuses those that do not, parameters that no memory holds,
+and threads that could deadlock.
 """
 
+import os
 from typing import NamedTuple
 
 import jax
@@ -52,8 +54,8 @@ def check(cfg: RowSections, mesh: Mesh, sampling: Mesh | None = None) -> None:
       train and sample; rollout.shared_prefix on several devices that sample.
   """
   separate = sampling is not None and parallel.apart(sampling, mesh)
-  sampled = _sampled_rows(cfg.rollout)
-  trained = _trained_rows(cfg.rollout, cfg.updates, cfg.warm_start)
+  sampled_rows = _sampled_rows(cfg.rollout)
+  trained_rows = _trained_rows(cfg.rollout, cfg.updates, cfg.warm_start)
   _check_processes(cfg.rollout.prompts, cfg.warm_start)
   if cfg.updates.in_flight and processes.count() > 1:
     raise ConfigError(f"updates.in_flight = True with {processes.count()} processes: allowed is 1. "
@@ -62,18 +64,40 @@ def check(cfg: RowSections, mesh: Mesh, sampling: Mesh | None = None) -> None:
   if cfg.updates.overlap and not separate and mesh.size > 1 and not in_order:
     single_device = cfg.rollout.shared_prefix and not cfg.rollout.engine_per_device
     max_devices = 1 if single_device else mesh.size - 1
-    fix = _rollout_devices_fix(cfg.mesh, mesh.size, max_devices, sampled, trained)
+    fix = _rollout_devices_fix(cfg.mesh, mesh.size, max_devices, sampled_rows, trained_rows)
     raise ConfigError(
         f"updates.overlap = True on {mesh.size} devices that both train and sample: their "
         f"collectives may deadlock. Fix: {fix}updates.overlap=False.")
   if cfg.rollout.shared_prefix:
     _check_shared_prefix(cfg.rollout, sampling if separate else mesh)
   if separate:
-    _check_rows(sampled, sampling.size, "mesh.rollout")
+    _check_rows(sampled_rows, sampling.size, "mesh.rollout")
   elif sampling is not None and cfg.mesh.sequence > 1:
-    _check_rows(sampled, parallel.row_shards(sampling) * processes.count(),
+    _check_rows(sampled_rows, parallel.row_shards(sampling) * processes.count(),
                 "mesh.data * mesh.fsdp * mesh.sequence")
-  _check_rows(trained, parallel.row_shards(mesh), "mesh.data * mesh.fsdp")
+  _check_rows(trained_rows, parallel.row_shards(mesh), "mesh.data * mesh.fsdp")
+
+
+def check_memory(shapes, keys: dict[str, int]) -> None:
+  """Refuses parameters that no memory here can hold, on which XLA would work for minutes first.
+
+  Args:
+    shapes: of all leaves, with their dtypes.
+    keys: the config keys that the shapes follow from, and their values.
+
+  Raises:
+    ConfigError: naming the largest of `keys`.
+  """
+  needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+  devices = sum((device.memory_stats() or {}).get("bytes_limit", 0)
+                for device in jax.local_devices() if device.platform != "cpu")
+  available = processes.count() * (
+      devices + os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+  if needed > available:
+    key = max(keys, key=lambda name: keys[name])
+    raise ConfigError(
+        f"{key} = {keys[key]}: the parameters need {needed / 2**30:,.0f} GiB, and devices and "
+        f"hosts have {available / 2**30:,.0f} GiB. Fix: a smaller {' or '.join(keys)}.")
 
 
 def _in_order(rollout: RolloutConfig, mesh: MeshConfig, dynamic_sampling: bool) -> bool:
@@ -155,7 +179,8 @@ def _check_rows(named_rows: list[tuple[str, int]], shards: int, axes: str) -> No
 
 
 def _rollout_devices_fix(mesh: MeshConfig, count: int, max_devices: int,
-                         sampled: list[tuple[str, int]], trained: list[tuple[str, int]]) -> str:
+                         sampled_rows: list[tuple[str, int]],
+                         trained_rows: list[tuple[str, int]]) -> str:
   """Suggests a value of mesh.rollout for an error message, or '' if no value divides the rows.
 
   If several values fit, it is the one nearest to half of the `count` devices.
@@ -167,8 +192,8 @@ def _rollout_devices_fix(mesh: MeshConfig, count: int, max_devices: int,
   def fits(sampling: int) -> bool:
     training = count - sampling
     row_devices = mesh.sequence * mesh.tensor
-    return (training % (mesh.fsdp * row_devices) == 0 and _divide(sampled, sampling) and
-            _divide(trained, training // row_devices))
+    return (training % (mesh.fsdp * row_devices) == 0 and _divide(sampled_rows, sampling) and
+            _divide(trained_rows, training // row_devices))
 
   def distance(sampling: int) -> int:
     return abs(2 * sampling - count)

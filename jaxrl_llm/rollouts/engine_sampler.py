@@ -12,7 +12,6 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import RolloutConfig, SamplerConfig
 from jaxrl_llm.models import Model, int8
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.parallel.kept_programs import kept
 from jaxrl_llm.rollouts import engine, engines, generate, hand_over, numerics, sizes
 from jaxrl_llm.rollouts.environment import Environment
 from jaxrl_llm.rollouts.next_token import rules_on
@@ -206,6 +205,5 @@ def _program(model: Model, rows: Rows, mesh: Mesh) -> Callable[..., Rollout]:
   cfg = SamplerConfig(rows.group_size, r.max_new_tokens, r.window, rows.stop_ids, rows.pad_id,
                       min_new_tokens=r.min_new_tokens)
   model = hand_over.decode_model(model)
-  program = jax.jit(functools.partial(generate, model=model, cfg=cfg), static_argnames="rules",
-                    out_shardings=parallel.rows(mesh))
-  return kept(program, "generate", model, cfg, mesh, static_names=("rules",))
+  return jax.jit(functools.partial(generate, model=model, cfg=cfg), static_argnames="rules",
+                 out_shardings=parallel.rows(mesh))

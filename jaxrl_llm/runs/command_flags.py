@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 from absl import flags, logging
 
-from jaxrl_llm import paper_table
 from jaxrl_llm.config import Config, ConfigError, convert, load_plugins
 from jaxrl_llm.fields import Problems, shown
 from jaxrl_llm.store import folders
@@ -53,7 +52,7 @@ def parse(arguments: list[str]) -> list[str]:
     # A key in one that has a value.
     if lookup := re.search(r"Attempting to lookup: ([\w.]+)", name):
       name = full = lookup[1]
-    hint_text = paper_table.key_now(name) or convert.section_hint(section, full) or nearest
+    hint_text = convert.section_hint(section, full) or nearest
     fix = "" if "Fix: " in hint_text else ". Fix: a key of `python -m jaxrl_llm.config --all`."
     raise ConfigError(f"unknown key: {name[:300]}{hint_text}{fix}") from error
   except BaseException as error:  # whatever the user's file raises

@@ -5,9 +5,6 @@ from typing import NamedTuple
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.learner import Learner
-from jaxrl_llm.build.loop import Loop, RolloutSource
-from jaxrl_llm.build.scoring import INTERPOLATED, score_rollout
 from jaxrl_llm.runs import in_flight
 from jaxrl_llm.runs.dynamic_sampling import sample_batch
 from jaxrl_llm.runs.overlap import Ahead
@@ -24,6 +21,9 @@ from jaxrl_llm.training.columns import BASE, CURRENT, REFERENCE, TEACHER
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.transforms import PhaseInputs
 from jaxrl_llm.types import Params, TrainBatch, TrainState
+from jaxrl_llm.wiring.learner import Learner
+from jaxrl_llm.wiring.loop import Loop, RolloutSource
+from jaxrl_llm.wiring.scoring import INTERPOLATED, score_rollout
 
 
 class Iteration(NamedTuple):

@@ -11,9 +11,6 @@ import jax
 from tqdm import tqdm
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.loop import Loop, RolloutSource
-from jaxrl_llm.build.warm_start import progress
 from jaxrl_llm.config import RolloutFilesConfig
 from jaxrl_llm.config.evaluation import set_metric
 from jaxrl_llm.fields import PluginError
@@ -35,6 +32,9 @@ from jaxrl_llm.store.checkpoints import Checkpoints
 from jaxrl_llm.store.signals import Signals, Terminated
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params, merge_metrics
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
+from jaxrl_llm.wiring.loop import Loop, RolloutSource
+from jaxrl_llm.wiring.warm_start import progress
 
 merged_metrics = jax.jit(merge_metrics)
 LEAST_ESS = 0.1  # of ratio/ess; below it, fewer than one in ten completions carries the update

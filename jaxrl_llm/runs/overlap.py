@@ -13,10 +13,10 @@ import time
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.runs.dynamic_sampling import sample_batch
 from jaxrl_llm.runs.rollout_batch import Dispatched, RolloutBatch, dispatch, verify_batch
 from jaxrl_llm.types import Params
+from jaxrl_llm.wiring.loop import RolloutSource
 
 
 class Ahead:

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.rollouts.in_flight import Unfinished
 from jaxrl_llm.runs.verdicts import Verdicts, verify
 from jaxrl_llm.tasks.rewards import refuse_if_all_failed
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Task
+from jaxrl_llm.wiring.loop import RolloutSource
 
 # Metrics of the sampler that are summed over several batches; the others are ratios.
 SUMMED = {"rollout/chunks", "tool/calls", "time/tools", "server/failed_groups",

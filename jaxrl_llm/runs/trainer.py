@@ -8,11 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_llm.build import bucket_inputs, evaluation_sets, inputs, setup
-from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.learner import Learner, Start
-from jaxrl_llm.build.loop import Loop, make_loop
-from jaxrl_llm.build.warm_start import warm_start
 from jaxrl_llm.config import CheckpointConfig, Config, WriterConfig, to_dict
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.parallel import processes
@@ -33,6 +28,11 @@ from jaxrl_llm.store.signals import Signals
 from jaxrl_llm.training.columns import REFERENCE
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params
+from jaxrl_llm.wiring import evaluation_sets, inputs, setup
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
+from jaxrl_llm.wiring.learner import Learner, Start
+from jaxrl_llm.wiring.loop import Loop, make_loop
+from jaxrl_llm.wiring.warm_start import warm_start
 
 # Final outcomes of a run: the same command would end there again.
 EARLY_ENDS = (NonFiniteError, DriedUpError)
@@ -83,17 +83,16 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   setup.warn_of_off_policy_data(resolved)
   metric_writers.require(resolved.writer)
   workdir.check(directory, to_dict(resolved))
-  local = bucket_inputs.copied(resolved)
-  processes.from_main("inputs", lambda: inputs.check(directory, local))
-  cfg, task, learner, sampler = setup.build(local)
+  processes.from_main("inputs", lambda: inputs.check(directory, resolved))
+  cfg, task, learner, sampler = setup.build(resolved)
   setup.log_sampling(cfg.pretrained,
                      {"temperature": cfg.rollout.temperature, **cfg.vocabulary.rules})
   loop = make_loop(cfg, task, learner, sampler)
 
   def claimed() -> Path:
-    """Makes and returns the run's folder, with its config and the digests of its inputs."""
+    """Makes and returns the run's folder, with its config and notes of its inputs."""
     folder = workdir.claim(directory, to_dict(resolved))
-    inputs.record(folder, inputs.digests(local))
+    inputs.record(folder, inputs.notes(resolved))
     return folder
 
   with contextlib.closing(sampler):

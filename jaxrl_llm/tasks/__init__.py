@@ -1,7 +1,8 @@
 """Prompts and verifiers: the tasks, by name."""
 
 from jaxrl_llm.config import RolloutConfig, TaskConfig
-from jaxrl_llm.registry import TASKS, Entry, Late
+from jaxrl_llm.late import Late
+from jaxrl_llm.registry import TASKS, Entry
 from jaxrl_llm.tasks import keys
 from jaxrl_llm.tasks.data import DatasetKeys
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from typing import Any, ClassVar, NamedTuple
 
-from jaxrl_llm.config import RolloutConfig, TaskConfig
+from jaxrl_llm.config import ConfigError, RolloutConfig, TaskConfig
 from jaxrl_llm.registry import TASKS
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.prompts import Prompter, make_prompter, opens_thought

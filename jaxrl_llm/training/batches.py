@@ -103,11 +103,11 @@ def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
   Returns:
     (list of TrainBatch, metrics). Batch k takes groups k, k + parts, ... .
   """
-  weighed, metrics = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
+  weighed_rollout, metrics = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
   batches = []
   for k in range(cfg.parts):
     take = functools.partial(_whole_groups, k=k, cfg=cfg)
-    part, part_keep = jax.tree.map(take, (weighed, keep))
+    part, part_keep = jax.tree.map(take, (weighed_rollout, keep))
     if part.columns is not None:
       part = part.replace(at_anchor=jnp.full_like(part_keep, k == 0))
     batches.append(with_weights(part, part_keep, cfg))

@@ -12,17 +12,6 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.loop import make_loop
-from jaxrl_llm.build.scoring import (
-  BEHAVIOR,
-  DETACHED,
-  RECOMPUTED,
-  make_meter,
-  make_scoring,
-  score_rollout,
-)
-from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.models import Model
 from jaxrl_llm.models.trainable import split
@@ -33,6 +22,17 @@ from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.training.meter import meter, valid_tokens
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Rollout, Sampling, TokenStats
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.loop import make_loop
+from jaxrl_llm.wiring.scoring import (
+  BEHAVIOR,
+  DETACHED,
+  RECOMPUTED,
+  make_meter,
+  make_scoring,
+  score_rollout,
+)
+from jaxrl_llm.wiring.warm_start import Start
 
 
 def resolved(**overrides):

@@ -11,7 +11,6 @@ import optax
 import pytest
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import (
   ConfigError,
   MeshConfig,
@@ -30,6 +29,7 @@ from jaxrl_llm.store.checkpoints import Checkpoints, abstract
 from jaxrl_llm.training import optimizers, train_step
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.train_step import init_state, state_shardings
+from jaxrl_llm.wiring import setup
 
 ADAFACTOR = OptimizerConfig(name="adafactor", learning_rate=1e-2, weight_decay=0.1,
                             max_grad_norm=1e9, decay_power=0.7, max_update_rms=0.5)

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import policies
 
-from experiments.papers.critical_tokens import pairs as preference, probing
+from experiments.papers.critical_tokens import pairs as preference
+from experiments.papers.critical_tokens import probing
 from experiments.tables_lib import chains, seed_results
 from jaxrl_llm.reporting.compare import half_width, interval
 from jaxrl_llm.reporting.tables import markdown_table, replace_part

@@ -25,13 +25,13 @@ GROUPS = {
     "32 groups of 8": (),
     "64 groups of 4": ("--config.rollout.prompts=64", "--config.rollout.group_size=4"),
 }
-PIPO = "--config.transform.name=pipo"
+PIPO = ("--config.plugins=experiments.papers.pipo", "--config.transform.name=pipo")
 METHODS = {
     "GRPO": (),
     "GRPO, twice the steps": ("--config.updates.optimizer_batches=8",
                               "--config.updates.micro_batches=2"),
-    "PIPO": (PIPO,),
-    "PIPO, no step after a fall": (PIPO, "--config.transform.negative_slope=0.0"),
+    "PIPO": PIPO,
+    "PIPO, no step after a fall": (*PIPO, "--config.transform.negative_slope=0.0"),
     "dynamic sampling": ("--config.dynamic_sampling.enabled=true",),
 }
 PAIRS = tuple((groups, method) for groups in GROUPS for method in METHODS)

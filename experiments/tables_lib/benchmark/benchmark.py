@@ -23,11 +23,11 @@ import numpy as np
 from experiments.tables_lib.benchmark import fingerprints
 from experiments.tables_lib.benchmark.benchmark_metrics import bare, joint_table, summarize, table
 from experiments.tables_lib.benchmark.loading import (
-    load_directory as load_directory,
-    load_run as load_run,
+  load_directory as load_directory,
 )
-from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.samplers import Sampler
+from experiments.tables_lib.benchmark.loading import (
+  load_run as load_run,
+)
 from jaxrl_llm.config import (
   ConfigError,
   to_dict,
@@ -40,6 +40,8 @@ from jaxrl_llm.runs.rollout_batch import prompt_batch
 from jaxrl_llm.runs.verdicts import Verdicts, verify
 from jaxrl_llm.store import workdir
 from jaxrl_llm.types import Params, Problem, Rollout, Sampling
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
+from jaxrl_llm.wiring.sampler import Sampler
 
 MOST_SAMPLES = 4096  # row id = problem * MOST_SAMPLES + sample
 # Events that end a row, besides its length.

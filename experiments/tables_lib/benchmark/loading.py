@@ -4,11 +4,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from jaxrl_llm.build import bucket_inputs, saved, setup
-from jaxrl_llm.build.setup import Built
 from jaxrl_llm.config import Config, ParametersConfig, WarmStartConfig, to_dict, without_unread
 from jaxrl_llm.models import hf
 from jaxrl_llm.types import Params
+from jaxrl_llm.wiring import saved, setup
+from jaxrl_llm.wiring.setup import Built
 
 
 def load_run(folder: str | Path, checkpoint: str | int = "latest", override: Config | None = None,
@@ -46,8 +46,7 @@ def load_directory(path: str | Path, cfg: Config, devices=None) -> tuple[Built, 
     ConfigError: the task does not fit the model.
     CheckpointError: the directory cannot be read.
   """
-  path = bucket_inputs.local_text(str(path), "--pretrained=")
-  changed = dataclasses.replace(cfg, pretrained=path, parameters=ParametersConfig())
+  changed = dataclasses.replace(cfg, pretrained=str(path), parameters=ParametersConfig())
   built = _build(without_unread(changed), devices)  # the directory sets the model's shapes
   return built, hf.load_pretrained(path, mesh=built.learner.mesh)[1]
 

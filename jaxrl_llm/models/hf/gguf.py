@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm.models.hf import gguf_tokenizer
-from jaxrl_llm.models.hf.safetensors_files import INDEX, SINGLE, CheckpointError, StoredTensor
+from jaxrl_llm.models.hf.errors import CheckpointError
+from jaxrl_llm.models.hf.safetensors_files import INDEX, SINGLE, StoredTensor
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")

@@ -14,7 +14,8 @@ from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.models.hf import extra_tensors, gguf, import_adapters, network_config
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError, Weights
+from jaxrl_llm.models.hf.errors import CheckpointError
+from jaxrl_llm.models.hf.safetensors_files import Weights
 from jaxrl_llm.models.hf.tensor_names import Entry, by_path, tensor_table
 from jaxrl_llm.models.transformer import Model, unconstrained
 

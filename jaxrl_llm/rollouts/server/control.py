@@ -72,8 +72,6 @@ def check(server: ServerConfig, vocabulary: VocabularyConfig) -> None:
     ConfigError: several processes, a key that no header can hold, or a pruned vocabulary whose
       log-probs the server does not return.
   """
-  if not server.url:
-    return
   key = os.environ.get(KEY, "")
   if not (key.isascii() and key.isprintable() and key == key.strip()):
     raise ConfigError(

@@ -13,10 +13,10 @@ import pytest
 from gguf_files import TYPES
 from test_hf_parity import assert_equal_logits, assert_same, forward, inputs
 
-from jaxrl_llm.build import inputs as run_inputs
 from jaxrl_llm.models import CheckpointError, load_pretrained, save_pretrained
-from jaxrl_llm.models.hf import gguf, import_weights, network_config
+from jaxrl_llm.models.hf import gguf, import_weights, network_config, stored_files
 from jaxrl_llm.tasks.tokenizer import load_tokenizer, stop_ids
+from jaxrl_llm.wiring import inputs as run_inputs
 
 FAMILIES = ("llama", "llama_biases", "qwen2_tied", "qwen2_untied", "qwen2_yarn", "qwen3_tied",
             "qwen3_untied")
@@ -195,7 +195,7 @@ def test_export_is_an_ordinary_folder(tmp_path, monkeypatch):
 def test_a_folder_and_its_inputs(tmp_path):
   """A folder with one file is that file; a run records the file, and nothing made of it."""
   write(tmp_path / "a.gguf", "qwen3_tied")
-  read = run_inputs._checkpoint_files
+  read = stored_files.checkpoint_files
   assert read(str(tmp_path)) == read(str(tmp_path / "a.gguf")) == {"a.gguf": tmp_path / "a.gguf"}
   place = import_weights.local_directory(tmp_path)
   assert import_weights.base_directory(place) == place

@@ -16,8 +16,6 @@ import tiny
 from experiments.tables_lib.benchmark import benchmark
 from experiments.tables_lib.benchmark.benchmark import Settings
 from experiments.tables_lib.benchmark.loading import described
-from jaxrl_llm.build import evaluation_sets, setup
-from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import ConfigError, WriterConfig, from_dict, to_dict
 from jaxrl_llm.models import save_pretrained
 from jaxrl_llm.rollouts.next_token import Draw
@@ -27,6 +25,8 @@ from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.store import workdir
 from jaxrl_llm.store.checkpoints import Checkpoints
 from jaxrl_llm.types import Reward, Sampling
+from jaxrl_llm.wiring import evaluation_sets, setup
+from jaxrl_llm.wiring.warm_start import Start
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,6 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import bucket_inputs, inputs, setup
-from jaxrl_llm.build.learner import Learner, Start
-from jaxrl_llm.build.warm_start import frozen_start
 from jaxrl_llm.config import (
   Config,
   ConfigError,
@@ -21,11 +18,13 @@ from jaxrl_llm.config import (
   read_saved,
 )
 from jaxrl_llm.models import hf, trainable
-from jaxrl_llm.models.hf import import_adapters, import_weights, peft
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import BEST
 from jaxrl_llm.store.folders import path_of
 from jaxrl_llm.types import Params, Task
+from jaxrl_llm.wiring import inputs, setup
+from jaxrl_llm.wiring.learner import Learner, Start
+from jaxrl_llm.wiring.warm_start import frozen_start
 
 
 def read_config(workdir: str | Path, devices=None,
@@ -61,7 +60,7 @@ def read_config(workdir: str | Path, devices=None,
       server=ServerConfig(),
       writer=WriterConfig("none"),
   )
-  return bucket_inputs.copied(setup.resolve(cfg)), training_devices
+  return setup.resolve(cfg), training_devices
 
 
 def build_learner(workdir: str | Path, devices=None,
@@ -167,7 +166,7 @@ def export_adapter(workdir: str | Path, out: str | Path, which: str | int = "lat
   Raises:
     ConfigError: the run trains more than adapters, which the format does not hold; another dtype
       than float32.
-    TornCheckpointsError, CheckpointError: as `restore_start` and `peft.save_adapter`.
+    TornCheckpointsError, CheckpointError: as `restore_start` and `hf.save_adapter`.
   """
   cfg, _, learner = build_learner(workdir, plugins=plugins)
   p = cfg.parameters
@@ -176,12 +175,12 @@ def export_adapter(workdir: str | Path, out: str | Path, which: str | int = "lat
         f"--adapter: the run has parameters.train = {p.train!r}, patterns = {p.patterns} and "
         f"head_rows = {p.head_rows}; an adapter directory holds only low-rank adapters. "
         "Fix: leave --adapter out.")
-  if cfg.pretrained and import_adapters.is_adapter(import_weights.local_directory(cfg.pretrained)):
+  if cfg.pretrained and hf.is_adapter(hf.local_directory(cfg.pretrained)):
     raise ConfigError(f"--adapter: the run started from the adapter {cfg.pretrained}, on which "
                       "PEFT puts no second one. Fix: leave --adapter out.")
   if dtype != "float32":
     raise ConfigError(f"--dtype={dtype}: an adapter is stored in float32. Fix: leave --dtype out.")
   iteration, start = restore_start(cfg, learner, workdir, which)
-  peft.save_adapter(out, learner.model, start.params["lora"], rank=p.lora_rank, alpha=p.lora_alpha,
+  hf.save_adapter(out, learner.model, start.params["lora"], rank=p.lora_rank, alpha=p.lora_alpha,
                     base=cfg.pretrained)
   return iteration

@@ -18,7 +18,6 @@ from jaxrl_llm.registry import BACKENDS
 from jaxrl_llm.rollouts import engine_sampler, numerics
 from jaxrl_llm.rollouts.environment import Environment
 from jaxrl_llm.rollouts.sample_functions import PrepareFn, SampleFn
-from jaxrl_llm.rollouts.server import Limits, ServerSampler
 from jaxrl_llm.types import Rollout, Task
 
 ENGINE, SERVER = "engine", "server"
@@ -126,6 +125,8 @@ def engine(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:
 @register(SERVER)
 def server(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:
   """Asks the server of `parts.server`."""
+  from jaxrl_llm.rollouts.server import Limits, ServerSampler
+
   r = parts.rollout
   limits = Limits(r.max_new_tokens, r.min_new_tokens, parts.task.stop_ids,
                   parts.model.config.vocab_size)

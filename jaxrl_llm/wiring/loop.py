@@ -8,8 +8,6 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.learner import Learner
-from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.config import (
   Config,
   EvaluationConfig,
@@ -20,6 +18,8 @@ from jaxrl_llm.config import (
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.registry import SHAPINGS
 from jaxrl_llm.types import Task
+from jaxrl_llm.wiring.learner import Learner
+from jaxrl_llm.wiring.sampler import Sampler
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,8 @@ import logging
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm.config import ConfigError, ModelConfig, check_model
-from jaxrl_llm.models.hf import import_weights, network_config, recommended_sampling
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.models import hf
+from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -27,9 +27,9 @@ def shapes_of(pretrained: str, ours: ModelConfig,
   if not pretrained:
     return ours, None
   try:
-    directory = import_weights.base_directory(pretrained)
-    limit = recommended_sampling.position_limit(directory)
-    shapes = network_config.read_config(directory)
+    directory = hf.base_directory(pretrained)
+    limit = hf.position_limit(directory)
+    shapes = hf.read_config(directory)
   except (CheckpointError, OSError) as error:
     raise ConfigError(f"pretrained = {pretrained!r}: {error}") from error
   model = dataclasses.replace(shapes, value_head=ours.value_head, mtp=ours.mtp,

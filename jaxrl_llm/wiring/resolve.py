@@ -6,13 +6,6 @@ import logging
 from collections.abc import Callable
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm.build import (
-  backends,
-  bucket_inputs,
-  evaluation_sets,
-)
-from jaxrl_llm.build.checkpoint_shapes import shapes_of
-from jaxrl_llm.build.task_setup import TaskSections, checked_task
 from jaxrl_llm.config import (
   DEFAULT,
   AggregationConfig,
@@ -29,6 +22,10 @@ from jaxrl_llm.objective.plugin_checks import check_objective
 from jaxrl_llm.registry import COLUMNS, LOSS_TERMS
 from jaxrl_llm.rollouts import numerics, server
 from jaxrl_llm.training import optimizers, transforms
+from jaxrl_llm.wiring import (
+  backends,
+  evaluation_sets,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +35,7 @@ def resolve(cfg: Config) -> Config:
 
   Raises:
     ConfigError: naming key, value, what is allowed, and a fix; of all that independent checks
-      refuse and, for problems from a file, also of what does not fit that file.
+      refuse.
   """
   config_lib.load_plugins(cfg.plugins)
   cfg = config_lib.fill(cfg)
@@ -61,18 +58,13 @@ def resolve(cfg: Config) -> Config:
       (check_objective, cfg.loss, cfg.batch),
       (_check_interpolated, cfg.correction, cfg.updates.anchor, cfg.kl, cfg.step),
       (_check_parts, cfg),
-      (server.check, cfg.server, cfg.vocabulary),
       (evaluation_sets.check, cfg.evaluation),
   ]
+  if cfg.server.url:
+    checks.append((server.check, cfg.server, cfg.vocabulary))
   for check, *arguments in checks:
     with problems:
       check(*arguments)
-  if problems.errors and cfg.task.name == "dataset" and cfg.task.data.path:
-    with problems:
-      local = bucket_inputs.copied(cfg)
-      model, tokenizer = shapes_of(local.pretrained, local.model, local.row_length)
-      sections = TaskSections.of(dataclasses.replace(local, model=model))
-      checked_task(sections, tokenizer, problems)
   problems.refuse()
   return cfg
 

@@ -7,19 +7,17 @@ import logging
 from typing import NamedTuple
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import bucket_inputs, size_checks
-from jaxrl_llm.build.checkpoint_shapes import shapes_of
-from jaxrl_llm.build.learner import Learner, make_learner
-from jaxrl_llm.build.resolve import resolve, warn_of_off_policy_data
-from jaxrl_llm.build.samplers import Sampler, make_sampler
-from jaxrl_llm.build.task_setup import TaskSections, check_rewards, checked_task
-from jaxrl_llm.build.teacher import make_teachers
-from jaxrl_llm.config import Config, load_plugins
+from jaxrl_llm.config import Config, ModelConfig, ParametersConfig, load_plugins
 from jaxrl_llm.fields import Problems
-from jaxrl_llm.models import Model, row_attention, trainable
-from jaxrl_llm.models.hf import import_weights, recommended_sampling
+from jaxrl_llm.models import Model, hf, row_attention, trainable
 from jaxrl_llm.parallel import divisions
 from jaxrl_llm.types import Task
+from jaxrl_llm.wiring.checkpoint_shapes import shapes_of
+from jaxrl_llm.wiring.learner import Learner, make_learner
+from jaxrl_llm.wiring.resolve import resolve, warn_of_off_policy_data
+from jaxrl_llm.wiring.sampler import Sampler, make_sampler
+from jaxrl_llm.wiring.task import TaskSections, check_rewards, checked_task
+from jaxrl_llm.wiring.teachers import make_teachers
 
 logger = logging.getLogger(__name__)
 __all__ = ["Built", "build", "build_learner", "load_plugins", "resolve",
@@ -69,12 +67,6 @@ def build_learner(cfg: Config, devices=None, *,
     ConfigError: the task does not fit the model or the row, or rows do not fit the devices; all
       that independent checks refuse, in one message.
   """
-  cfg = bucket_inputs.copied(cfg)
-  # Before all other checks, because these list a batch's problems.
-  size_checks.check(None if cfg.pretrained else cfg.model, cfg.rollout, cfg.evaluation,
-                    cfg.task.heldout_problems,
-                    cfg.updates.staleness if cfg.parameters.train == "all" else 0)
-  size_checks.check_warm_start(cfg.warm_start, cfg.row_length)
   mesh, problems = None, Problems()
   with problems:
     mesh = parallel.make_mesh(cfg.mesh, devices)
@@ -84,8 +76,6 @@ def build_learner(cfg: Config, devices=None, *,
   model, tokenizer = shapes_of(cfg.pretrained, dataclasses.replace(
       cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp), cfg.row_length)
   cfg = dataclasses.replace(cfg, model=model)
-  if cfg.pretrained:
-    size_checks.check_pretrained(cfg.model, cfg.pretrained)
   with problems:
     if mesh is not None:
       row_attention.check(cfg.model, mesh.devices.flat[0].platform)
@@ -94,14 +84,23 @@ def build_learner(cfg: Config, devices=None, *,
   task = checked_task(TaskSections.of(cfg), tokenizer, problems, training=training)
   problems.refuse()
   assert mesh is not None and task is not None, "each absence is among the problems"
-  origin = str(import_weights.base_directory(cfg.pretrained)) if cfg.pretrained else None
+  origin = str(hf.base_directory(cfg.pretrained)) if cfg.pretrained else None
   network = Model(cfg.model, parallel.Layout(mesh), origin)
   trainable.check(cfg.parameters, network)
-  size_checks.check_adapters(cfg.parameters, network.shapes())
+  divisions.check_memory(trainable.shapes_of(network, cfg.parameters),
+                         _sizes(cfg.model, cfg.parameters))
   teachers = make_teachers(cfg.teacher, cfg.model, cfg.rollout.group_size, task.tokenizer, mesh)
   if training and teachers is not None:
     teachers.check(task)
   return cfg, task, make_learner(cfg, network, mesh, task.stop_ids, teachers)
+
+
+def _sizes(model: ModelConfig, parameters: ParametersConfig) -> dict[str, int]:
+  """Returns the keys that the shapes of parameters follow from, with their values."""
+  names = ["vocab_size", "width", "num_layers", "num_heads", "head_dim", "mlp_width"]
+  names += ["num_experts", "expert_width"] if model.num_experts else []
+  rank = {"parameters.lora_rank": parameters.lora_rank} if parameters.train == "lora" else {}
+  return {f"model.{name}": getattr(model, name) for name in names} | rank
 
 
 def log_sampling(pretrained: str, ours: dict[str, float]) -> None:
@@ -109,12 +108,12 @@ def log_sampling(pretrained: str, ours: dict[str, float]) -> None:
 
   Args:
     pretrained: the checkpoint; empty: nothing is logged.
-    ours: as in `recommended_sampling.differing_sampling`.
+    ours: as in `hf.differing_sampling`.
   """
   if not pretrained:
     return
-  folder = import_weights.base_directory(pretrained)
-  differing = recommended_sampling.differing_sampling(folder, ours)
+  folder = hf.base_directory(pretrained)
+  differing = hf.differing_sampling(folder, ours)
   if differing:
     logger.warning("generation_config.json of %s names other sampling defaults: %s", pretrained,
                    ", ".join(differing))

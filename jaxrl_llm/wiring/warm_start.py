@@ -11,8 +11,6 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import shared_starts
-from jaxrl_llm.build.learner import Learner, Start
 from jaxrl_llm.config import AggregationConfig, Config, LossConfig, StepConfig
 from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.objective.aggregation import loss_weights
@@ -29,6 +27,8 @@ from jaxrl_llm.training.train_step import (
   state_shardings,
 )
 from jaxrl_llm.types import Params, SupervisedBatch, Task
+from jaxrl_llm.wiring import shared_starts
+from jaxrl_llm.wiring.learner import Learner, Start
 
 SEED_OFFSET = 1_000_003  # demonstrations come from another stream of problems than rollouts
 ADAPTER_KEY = 0x10A
@@ -50,7 +50,7 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
   """
   path = path_of(workdir) / "warm_start"
   exists = processes.from_main("warm start", lambda: checkpoints.complete(path))
-  shared = None if exists or is_bucket(path) else shared_starts.key(cfg, learner)
+  shared = None if exists or is_bucket(path) else shared_starts.entry_of(cfg, learner)
   with shared_starts.reserved(shared):
     if shared_starts.fetch(shared, path):
       tqdm.write("the warm start is that of an earlier run with the same inputs")

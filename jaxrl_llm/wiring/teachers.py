@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, ModelConfig, TeacherConfig
 from jaxrl_llm.models import CheckpointError, Model, hf
-from jaxrl_llm.models.hf import import_weights, network_config
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
 from jaxrl_llm.types import Params, Problem, Task
@@ -149,8 +148,8 @@ def make_teachers(cfg: TeacherConfig, policy: ModelConfig, group_size: int,
 def _make_teacher(pretrained: str, policy: ModelConfig, tokenizer: PreTrainedTokenizerBase,
                   mesh: Mesh) -> Teacher:
   try:
-    directory = import_weights.base_directory(pretrained)
-    shapes = network_config.read_config(directory)
+    directory = hf.base_directory(pretrained)
+    shapes = hf.read_config(directory)
   except (CheckpointError, OSError) as error:
     raise ConfigError(f"teacher.pretrained = {pretrained!r}: {error}") from error
   vocabulary = tokenizer.get_vocab()

@@ -6,7 +6,6 @@ import logging
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import backends
 from jaxrl_llm.config import (
   DEFAULT,
   Config,
@@ -30,6 +29,7 @@ from jaxrl_llm.rollouts.environment import (
 from jaxrl_llm.rollouts.sample_functions import HeldoutFn, InFlightFn, PrepareFn, Problems, SampleFn
 from jaxrl_llm.rollouts.tools import OF_TASK
 from jaxrl_llm.types import Sampling, Task
+from jaxrl_llm.wiring import backends
 
 logger = logging.getLogger(__name__)
 __all__ = ["HeldoutFn", "PrepareFn", "Problems", "SampleFn", "Sampler", "make_run_environment",

@@ -9,12 +9,9 @@ import optax
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.scoring import Scoring, make_scoring
-from jaxrl_llm.build.teacher import Teachers
 from jaxrl_llm.config import Config, RolloutConfig, StepConfig, UpdateConfig
 from jaxrl_llm.models import Model, row_attention, trainable
 from jaxrl_llm.objective.loss import policy_loss
-from jaxrl_llm.parallel.kept_programs import kept
 from jaxrl_llm.training import batches
 from jaxrl_llm.training.columns import BASE
 from jaxrl_llm.training.optimizers import make_optimizer
@@ -23,6 +20,8 @@ from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import make_train_step
 from jaxrl_llm.training.transforms import PhaseParts, Phases, make_phases
 from jaxrl_llm.types import Params, Rollout, TrainBatch, TrainState
+from jaxrl_llm.wiring.scoring import Scoring, make_scoring
+from jaxrl_llm.wiring.teachers import Teachers
 
 
 class Start(NamedTuple):
@@ -111,9 +110,7 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
 
   def make_step(micro_batches: int) -> StepFn:
     step_cfg = dataclasses.replace(full_step, micro_batches=micro_batches)
-    step = make_train_step(policy_loss, model, optimizer, step_cfg, mesh)
-    return dataclasses.replace(step, compiled=kept(step.compiled, "train_step", model, mesh,
-                                                   cfg.optimizer, step_cfg))
+    return make_train_step(policy_loss, model, optimizer, step_cfg, mesh)
 
   pieces = updates.optimizer_batches * updates.micro_batches
   return Learner(
@@ -125,9 +122,8 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       mesh=mesh,
       scoring=scoring,
       merged=trainable.make_merge(model, cfg.parameters, mesh),
-      batches=kept(jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch),
-                           out_shardings=(rows, parallel.replicated(mesh))),
-                   "optimizer_batches", cfg.batch, mesh),
+      batches=jax.jit(functools.partial(batches.optimizer_batches, cfg=cfg.batch),
+                      out_shardings=(rows, parallel.replicated(mesh))),
       step=make_step(updates.micro_batches),
       phases=make_phases(cfg.step, PhaseParts(cfg.batch, mesh, make_step, pieces)),
       packer=_checked(make_packer(updates, cfg.bin_tokens, cfg.rollout.group_size, mesh), model,

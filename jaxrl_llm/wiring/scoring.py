@@ -11,8 +11,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.samplers import sampling_of
-from jaxrl_llm.build.teacher import ByRow, Teachers
 from jaxrl_llm.config import (
   AdvantageConfig,
   BatchConfig,
@@ -23,7 +21,6 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective import advantages
-from jaxrl_llm.parallel.kept_programs import kept
 from jaxrl_llm.registry import ADVANTAGES, COLUMNS
 from jaxrl_llm.training import transforms
 from jaxrl_llm.training.columns import (
@@ -38,6 +35,8 @@ from jaxrl_llm.training.meter import meter
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.score import Scores, score
 from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
+from jaxrl_llm.wiring.sampler import sampling_of
+from jaxrl_llm.wiring.teachers import ByRow, Teachers
 
 RECOMPUTED, BEHAVIOR, DETACHED = "recomputed", "behavior", "detached"
 INTERPOLATED = "interpolated"
@@ -164,11 +163,11 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       part_count=(len(numbers.weights) or 1) if "reward_parts" in needs else 0,
       sampling=sampling_of(cfg.rollout, cfg.vocabulary, "trainer"),
       stats=stats,
-      score=kept(compiled(scored), "score", scored, mesh),
+      score=compiled(scored),
       columns={name: ColumnPass(entry, _column_pass(entry, parts, networks, compiled))
                for name, entry in columns.items() if not entry.statistic},
       statistics=statistics,
-      score_heldout=kept(compiled(heldout), "score_heldout", heldout, mesh),
+      score_heldout=compiled(heldout),
       meter=make_meter(cfg.rollout, mesh,
                        functools.partial(score_all, stats=stats & {"in_support"})),
       teachers=teachers,

@@ -3,7 +3,7 @@
 from setuptools import find_namespace_packages, find_packages, setup
 
 # What papers, tables and plans import from; data, pages and commands beside it stay in the clone.
-CLIENTS = ("papers", "tables_lib", "planning")
+CLIENTS = ("papers", "tables_lib", "planning", "smollm2")
 
 setup(
     name="jaxrl_llm",
@@ -22,6 +22,7 @@ setup(
     install_requires=[
         "absl-py>=2.1,<3",
         "chex>=0.1.90,<0.2",
+        "filelock>=3.13,<5",
         "flax>=0.12,<0.13",
         "huggingface-hub>=1.0,<3",
         "jax>=0.10,<0.12",

@@ -3,8 +3,8 @@
   python experiments/main.py --config=configs/own_data.py --config.task.data.path=mine.jsonl \
       --workdir=runs/mine
 
-The columns are `problem` and `answer`; where yours have other names, the first start says which
-flags fit, all in one message. It trains a small network over bytes from nothing, which first
+The columns are `problem` and `answer`; where yours have other names, the first start names them and
+the key to set (`--config.task.data.prompt_column=question`). It trains a small network over bytes from nothing, which first
 imitates the answers; a checkpoint takes its place, and its tokenizer, with
 
   --config.pretrained=<folder or hub name> --config.warm_start.steps=0 \

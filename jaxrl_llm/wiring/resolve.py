@@ -26,8 +26,6 @@ from jaxrl_llm.wiring import (
   backends,
   evaluation_sets,
 )
-from jaxrl_llm.wiring.checkpoint_shapes import shapes_of
-from jaxrl_llm.wiring.task import TaskSections, checked_task
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +35,7 @@ def resolve(cfg: Config) -> Config:
 
   Raises:
     ConfigError: naming key, value, what is allowed, and a fix; of all that independent checks
-      refuse and, for problems from a file, also of what does not fit that file.
+      refuse.
   """
   config_lib.load_plugins(cfg.plugins)
   cfg = config_lib.fill(cfg)
@@ -67,11 +65,6 @@ def resolve(cfg: Config) -> Config:
   for check, *arguments in checks:
     with problems:
       check(*arguments)
-  if problems.errors and cfg.task.name == "dataset" and cfg.task.data.path:
-    with problems:
-      model, tokenizer = shapes_of(cfg.pretrained, cfg.model, cfg.row_length)
-      sections = TaskSections.of(dataclasses.replace(cfg, model=model))
-      checked_task(sections, tokenizer, problems)
   problems.refuse()
   return cfg
 

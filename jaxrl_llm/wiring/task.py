@@ -15,7 +15,7 @@ from jaxrl_llm.config import (
   ToolConfig,
   WarmStartConfig,
 )
-from jaxrl_llm.fields import Problems, flags_of
+from jaxrl_llm.fields import Problems
 from jaxrl_llm.rollouts.environment import OF_TOOL
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.demonstrations import demonstrating
@@ -59,19 +59,13 @@ def checked_task(s: TaskSections, tokenizer, problems: Problems, *,
     training: False: it is only evaluated, so that the task needs no training problem.
 
   Returns:
-    None where the task cannot be made as the config says. Then the other sections are checked with
-    a task that reads the file as its rows suggest.
+    None where the task cannot be made as the config says.
   """
   try:
     task = rewarded(make_task(s.task, s.seed, s.rollout.prompts, tokenizer=tokenizer,
                               limits=s.rollout), s.reward)
   except ConfigError as error:
-    if not hasattr(s.task, "data") or not s.task.data.path:
-      problems.add(error)
-      return None
-    likely = _likely_task(s, tokenizer, problems, error)
-    if likely is not None:
-      _check_fit(s, likely, problems)
+    problems.add(error)
     return None
   with problems:
     # With other problems the sizes are unchecked, and a batch may be too large to list.
@@ -98,35 +92,6 @@ def _check_fit(s: TaskSections, task: Task, problems: Problems) -> None:
       tool_of(s.tool, task, s.task.name, s.rollout.max_turns)
   with problems:
     _check_vocabulary(len(task.tokenizer), s.vocab_size)
-
-
-def _likely_task(s: TaskSections, tokenizer, problems: Problems, error: ConfigError) -> Task | None:
-  """Returns the task of a file read as its rows suggest, without limits; None: it cannot be.
-
-  Adds `error`, with the keys that would mend it, and what else does not fit the file.
-  """
-  from jaxrl_llm.tasks import problem_table, survey
-
-  fixes = survey.proposal(s.task)
-  heldout = survey.fewer_heldout(s.task)
-  if fixes:
-    cause = str(error).partition(". Fix: ")[0]
-    error = ConfigError(f"{cause}. Fix: the rows suggest {flags_of(fixes)}", fixes)
-  problems.add(error)
-  if heldout is not None and "task.heldout_problems" not in error.fixes:
-    problems.add(ConfigError(
-        f"task.heldout_problems = {s.task.heldout_problems}: they are split off the end of "
-        f"task.data.path = {s.task.data.path!r}, which has not more rows. Fix: "
-        f"task.heldout_problems={heldout}, or task.data.heldout_path.",
-        {"task.heldout_problems": heldout}))
-  for bad_rows in (("error", "drop") if fixes else ("drop",)):
-    likely = survey.with_proposal(s.task, fixes, heldout, bad_rows)
-    with problems, survey.unlogged():
-      try:
-        return make_task(likely, s.seed, s.rollout.prompts, tokenizer=tokenizer)
-      except problem_table.NoRowsError:  # the cause of its first row is reported above
-        return None
-  return None
 
 
 def _check_lengths(task: Task, name: str, rollout: RolloutConfig) -> None:

@@ -1,7 +1,5 @@
-"""A file of the user's own: one failing start at most names every key, then the run begins."""
+"""A file of the user's own: what does not fit is named with its key, then the run begins."""
 
-import csv
-import importlib.util
 import json
 from pathlib import Path
 
@@ -12,98 +10,17 @@ import pytest
 from absl import flags
 from ml_collections import config_flags
 
-from jaxrl_llm import fields
 from jaxrl_llm.config import ConfigError, convert
 from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.runs import command_flags, trainer
 from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parents[2]
-FLAWS = {"question and answer": 1, "messages": 2, "letters": 1}
 
 
 def questions(path):
   rows = [{"question": f"What is {i} plus {i}?", "answer": str(2 * i)} for i in range(60)]
   path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def messages(path):
-  rows = [{"messages": [{"role": "system", "content": "You are brief."},
-                        {"role": "user", "content": f"How much is {i} times 3, please, in digits?"},
-                        {"role": "assistant", "content": f"It is, as is known, {3 * i}"}],
-           "reward_model": {"style": "rule", "ground_truth": 3 * i}} for i in range(40)]
-  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def letters(path):
-  with open(path, "w", newline="") as file:
-    csv.writer(file).writerows(
-        [["id", "query", "label"], *([i, f"{i} doubled? (A) 1 (B) 2", "AB"[i % 2]]
-                                     for i in range(50))])
-
-
-FILES = {"question and answer": ("a.jsonl", questions), "messages": ("b.jsonl", messages),
-         "letters": ("c.csv", letters)}
-
-
-def load(name):
-  spec = importlib.util.spec_from_file_location(name, ROOT / "configs" / f"{name}.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module.get_config
-
-
-def starts(values):
-  """Starts until nothing is refused, each with the flags of the last message; at most 12."""
-  messages = []
-  for _ in range(12):
-    config = load("own_data")()
-    config.update_from_flattened_dict(values)
-    try:
-      setup.build_learner(setup.resolve(convert.from_dict(config)), jax.devices()[:1])
-      return messages
-    except ConfigError as error:
-      messages.append(error)
-      values = values | error.fixes
-  raise AssertionError(messages)
-
-
-@pytest.mark.parametrize("shape", FILES)
-def test_one_failing_start_names_every_key(tmp_path, shape):
-  name, write = FILES[shape]
-  write(tmp_path / name)
-  (error,) = starts({"task.data.path": str(tmp_path / name)})
-  assert len(error.parts or (error,)) == FLAWS[shape]
-  assert all(key in str(error) for key in error.fixes)
-
-
-def test_bad_rows_hide_no_key(tmp_path, caplog):
-  """A row without an answer and one that is no JSON: the keys are named, and so are both rows."""
-  rows = [json.dumps({"question": f"{i} plus {i}?", "solution": 2 * i}) for i in range(60)]
-  rows[7], path = json.dumps({"question": "1 plus 1?"}), tmp_path / "a.jsonl"
-  path.write_text("\n".join([*rows, "{torn"]))
-  right = {"task.data.prompt_column": "question", "task.data.answer_column": "solution"}
-  for values in ({}, right):
-    config = load("own_data")()
-    config.update_from_flattened_dict({"task.data.path": str(path)} | values)
-    with pytest.raises(ConfigError) as error:
-      setup.build_learner(setup.resolve(convert.from_dict(config)), jax.devices()[:1])
-    text = str(error.value)
-    assert "task.data.demonstration_column=solution" in text
-    assert text.count("line 8: ") == text.count("line 61: ") == 1
-    assert ("prompt_column=question" in text) == (not values)
-  assert "left out" not in caplog.text  # nothing was: the file was refused
-
-
-def test_one_problem_a_start_takes_more_of_them(tmp_path, monkeypatch):
-  """The wrong implementation: only the first problem is named."""
-  def first(problems):
-    if problems.errors:
-      raise problems.errors[0]
-
-  monkeypatch.setattr(fields.Problems, "refuse", first)
-  messages(tmp_path / "b.jsonl")
-  assert len(starts({"task.data.path": str(tmp_path / "b.jsonl")})) > 1
 
 
 def parsed(monkeypatch, *arguments):
@@ -122,11 +39,9 @@ def test_another_task_drops_what_the_file_s_task_reads(tmp_path, monkeypatch):
           f"--config.task.data.path={tmp_path}/a.jsonl"]
   cfg = parsed(monkeypatch, *base)()
   assert cfg.task.name == "dataset" and dict(cfg.task.given).keys() == {"data"}
-  with pytest.raises(ConfigError) as error:
+  with pytest.raises(ConfigError, match="a.jsonl, line 1: no column 'problem'; columns present: "
+                     "question, answer; task.data.prompt_column asks for it. Fix: "):
     setup.build_learner(setup.resolve(cfg), jax.devices()[:1])
-  assert set(error.value.fixes) == {
-      "task.data.prompt_column", "task.heldout_problems", "rollout.max_prompt_tokens",
-      "warm_start.steps", "model.vocab_size"}
   with pytest.raises(ConfigError, match=r"task\.steps = 3: 'dataset' does not read it"):
     parsed(monkeypatch, *base, "--config.task.steps=3")()
 
@@ -138,7 +53,7 @@ def test_wrong_keys_and_a_wrong_file_are_in_one_message(tmp_path, monkeypatch):
            "--config.rollout.prompts=none", f"--config.task.data.path={tmp_path}/a.jsonl")()
   text = str(error.value)
   assert text.startswith("3 problems\n1. ") and "iterations" in text
-  assert "rollout.prompts = 'none'" in text and "prompt_column=question" in text
+  assert "rollout.prompts = 'none'" in text and "task.data.prompt_column asks for it" in text
 
 
 @pytest.mark.parametrize("key, fix", [

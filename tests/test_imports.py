@@ -21,7 +21,7 @@ ALLOWED = {
     "register": {"wiring", "training", "objective", "rollouts", "tasks", "grading",
                  "reporting"} | BASE,
     "ops": BASE,
-    "grading": BASE,
+    "grading": {"sandbox"} | BASE,
     "sandbox": BASE,
     "parallel": {"ops"} | BASE,
     "objective": {"ops"} | BASE,
@@ -38,7 +38,7 @@ ALLOWED = {
 
 
 # Its clients in experiments/, and which of them one may import; the package imports none.
-CLIENTS = {"planning": set(), "tables_lib": set(), "papers": {"tables_lib"}}
+CLIENTS = {"planning": set(), "tables_lib": set(), "papers": {"tables_lib"}, "smollm2": set()}
 
 
 def modules(source: str):

@@ -204,6 +204,8 @@ def check(rest: Sequence[str], required: Sequence[str], folders: Sequence[str]) 
       raise ConfigError(f"--{name}= is empty. Fix: --{name}=<a folder>.")
     if "://" in str(value):
       _check_address(name, str(value))
+    elif value is not None:
+      flags.FLAGS[name].value = os.path.expanduser(value)
 
 
 def _check_address(name: str, value: str) -> None:

@@ -21,7 +21,7 @@ ALLOWED = {
     "register": {"wiring", "training", "objective", "rollouts", "tasks", "grading",
                  "reporting"} | BASE,
     "ops": BASE,
-    "grading": BASE,
+    "grading": {"sandbox"} | BASE,
     "sandbox": BASE,
     "parallel": {"ops"} | BASE,
     "objective": {"ops"} | BASE,

@@ -56,22 +56,25 @@ class IsolatedCalls:
     budget: seconds that the longer tries of one batch may take and not answer, all together; then
       the others are not asked.
     workers: number of processes; changes only the time.
+    runs_texts: whether the function may run a text as code, or be made to. If not, such calls share
+      processes too, and a system that lacks some isolation is no reason for a warning.
 
   Raises:
     ConfigError: no worker starts, or the source fails.
   """
 
   def __init__(self, source: str, *, cpu: float, wall: float, quick: float | None, budget: float,
-               workers: int = WORKERS):
+               workers: int = WORKERS, runs_texts: bool = True):
     self._limits, self._quick, self._budget, self._workers = (cpu, wall), quick, budget, workers
-    self._together = TOGETHER
+    self._together, self._runs_texts = TOGETHER, runs_texts
     setup = SETUP.format(path=sys.path, folder=str(Path(__file__).parent), source=source)
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     folders = [path for path in sys.path if Path(path).name in PACKAGES]
     self._sandbox = PythonSandbox(workers, setup=setup, environment=inherited | ENVIRONMENT,
                                   folders=[*folders, str(PACKAGE)], timeout=wall + 1.0,
                                   cpu_seconds=math.ceil(cpu) + 1, memory_mb=MEMORY_MB,
-                                  output_chars=1 << 20, code_bytes=1 << 26)
+                                  output_chars=1 << 20, code_bytes=1 << 26,
+                                  without=() if runs_texts else ("user",), quiet=not runs_texts)
 
   def run(self, calls: list[tuple]) -> list:
     """Returns what the function returned for each tuple of arguments, from JSON, or a `Fault`."""
@@ -124,7 +127,7 @@ class IsolatedCalls:
     """Returns the outcomes of the first calls, and the seconds lost; the rest must be asked again.
     """
     token = secrets.token_hex(16)
-    request = base64.b64encode(pickle.dumps((token, *limits, calls))).decode()
+    request = base64.b64encode(pickle.dumps((token, *limits, self._runs_texts, calls))).decode()
     result = self._sandbox.run(f"import call_child; call_child.answer({request!r})")
     outcomes: list = []
     for number, kind, content in _lines(result.output, token):

@@ -36,6 +36,7 @@ class PythonSandbox:
       its modules; the memory that it takes comes on top of `memory_mb`.
     environment: variables that `setup` sees; programs see none.
     folders: which programs can read, beside the interpreter's libraries.
+    quiet: leaves out the warning of missing isolation, for programs that are trusted.
     limits: fields of `Limits`.
 
   Raises:
@@ -45,7 +46,7 @@ class PythonSandbox:
 
   def __init__(self, workers: int = 2, *, require: Iterable[str] = (), without: Iterable[str] = (),
                setup: str = "", environment: dict[str, str] | None = None,
-               folders: Sequence[str] = (), **limits):
+               folders: Sequence[str] = (), quiet: bool = False, **limits):
     if not isinstance(workers, int) or not 1 <= workers <= 1024:
       raise ConfigError(
           f"PythonSandbox: workers = {workers!r}: allowed is a whole number in [1, 1024]. "
@@ -80,7 +81,7 @@ class PythonSandbox:
           f"PythonSandbox: require = {sorted(required)}: this system does not offer "
           f"{', '.join(lacking)}. Fix: run as root or where user namespaces are allowed, or "
           f"require less.\n{self.isolation.describe()}")
-    if self.isolation.missing:
+    if self.isolation.missing and not quiet:
       _LOG.warning("programs are not fully isolated:\n%s", self.isolation.describe())
     self._try_one()
     for i in range(workers):

@@ -1,5 +1,6 @@
 """Configuration options: documentation, range, and the condition under which each is read."""
 
+import ast
 import dataclasses
 import difflib
 import functools
@@ -12,6 +13,7 @@ import types
 import typing
 
 DEFAULT = "default"  # the value of a choice that another key decides
+AUTO = "auto"  # the value of a key that a run's start decides (wiring/automatic.py)
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 INT64_MAX = 2**63 - 1
 SHOWN = 400  # characters of a value in a message
@@ -147,7 +149,7 @@ def when(key: str, *values, above: float | None = None, text: str = "") -> When:
   return When(key, values, above, text)
 
 
-def option(default, doc: str, *, low=None, high=None, choices=None, of=str, when=()):
+def option(default, doc: str, *, low=None, high=None, choices=None, of=str, when=(), auto=False):
   """Returns a config field with its documentation, and its range or its choices.
 
   Args:
@@ -158,10 +160,11 @@ def option(default, doc: str, *, low=None, high=None, choices=None, of=str, when
     of: for a tuple, the type of its entries.
     when: one `When` or several, which must all hold. Otherwise the option is refused if it is set
       to another value than its default (`refuse_unread`).
+    auto: whether the value may be AUTO.
   """
   conditions = (when,) if isinstance(when, When) else tuple(when)
   metadata = {"doc": doc, "low": low, "high": high, "choices": choices, "of": of,
-              "when": conditions}
+              "when": conditions, "auto": auto}
   return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -261,6 +264,10 @@ def checked(key: str, value, hint, meta):
   Raises:
     ConfigError: a wrong type, a value out of range, or a choice that is not allowed.
   """
+  if meta.get("auto") and isinstance(value, str):
+    if value == AUTO:
+      return AUTO
+    value = _literal(value)  # a flag of a key whose value in the file is a text
   optional = admits(hint, type(None))
   if optional and (value is None or (isinstance(value, str) and value.lower() == "none")):
     return None
@@ -283,6 +290,14 @@ def checked(key: str, value, hint, meta):
     raise ConfigError(f"{key} = {shown(value)}: out of range; {allowed(meta)} ({meta['doc']}). "
                       f"Fix: choose a value in the range.")
   return converted
+
+
+def _literal(text: str):
+  """Returns the number or truth value that a text writes, or the text."""
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
 
 
 def _inside(number, meta) -> bool:

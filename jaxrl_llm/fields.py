@@ -6,6 +6,7 @@ import difflib
 import functools
 import importlib.util
 import math
+import os
 import shlex
 import sys
 import types
@@ -16,6 +17,8 @@ AUTO = "auto"  # the value of a key that a run's start decides (wiring/automatic
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 INT64_MAX = 2**63 - 1
 SHOWN = 400  # characters of a value in a message
+# How keys end that hold a path, or several with commas between, where ~ is the home folder.
+PATHS = ("path", "file", "folder", "examples", "pretrained")
 
 
 class ConfigError(Exception):
@@ -271,6 +274,8 @@ def checked(key: str, value, hint, meta):
   # One number of a tuple of numbers: "3" on a command line is not (3,).
   single = hint is tuple and meta["of"] is type(value) is int
   converted = (value,) if single else _converted(value, hint)
+  if isinstance(converted, str) and key.endswith(PATHS):
+    converted = ",".join(map(os.path.expanduser, converted.split(",")))
   if isinstance(converted, tuple) and not all(isinstance(i, meta["of"]) for i in converted):
     converted = None
   if converted is None:

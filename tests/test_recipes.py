@@ -31,7 +31,7 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
 # Of the others the header is no lab record: they run on a laptop.
 RECIPES = [path for path in FILES if not path.name.startswith(
-    ("quickstart", "offpolicy", "chain", "own_data"))]
+    ("quickstart", "offpolicy", "chain", "own_data", "smollm2"))]
 
 
 def load(path: Path):

@@ -17,7 +17,8 @@ class RolloutConfig:
 
   prompts: int = option(32, "prompts per iteration", low=1)
   group_size: int = option(8, "G, completions per prompt", low=1)
-  max_prompt_tokens: int = option(16, "prompt part of a row, tokens", low=1)
+  max_prompt_tokens: int = option(16, "prompt part of a row, tokens; auto: the longest prompt "
+                                 "of the data", low=1, auto=True)
   max_new_tokens: int = option(48,
                                "completion part of a row, tokens; longer completions are truncated",
                                low=1)

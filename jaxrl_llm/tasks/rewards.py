@@ -241,7 +241,7 @@ def blamed(problems: list[Problem], given: list[Reward | Fault],
   if unknown:
     answers = ask(unknown, [p.demonstration or p.answer or "" for p in unknown])
     scored |= {p: v for p, v in zip(unknown, answers, strict=True) if isinstance(v, Reward)}
-  return [wrong(scored[p], v.reason) if p in scored else v
+  return [wrong(scored[p], v.reason) if isinstance(v, Fault) and p in scored else v
           for p, v in zip(suspects, given, strict=True)]
 
 

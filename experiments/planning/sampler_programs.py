@@ -14,8 +14,16 @@ from experiments.planning.abstract import PAD_ID, STOP_IDS, Planned, by_rows, by
 from experiments.planning.analysis import Program, tracing
 from jaxrl_llm import parallel
 from jaxrl_llm.config import SamplerConfig
-from jaxrl_llm.models import Model, kv_cache, row_cache
-from jaxrl_llm.rollouts import decoding, engine, generate, hand_over, numerics, sizes
+from jaxrl_llm.models import Model, kv_cache, live_attention, row_cache
+from jaxrl_llm.rollouts import (
+  decode_attention,
+  decoding,
+  engine,
+  generate,
+  hand_over,
+  numerics,
+  sizes,
+)
 from jaxrl_llm.rollouts.chunk import ChunkInputs, Shared
 from jaxrl_llm.rollouts.next_token import Draw
 
@@ -130,19 +138,22 @@ def _engine(planned: Planned, params, resident: int, mean_length: float) -> list
   """
   r, mesh, model = planned.sizes, planned.rollout_mesh, _sampling_model(planned)
   shapes, shards = planned.learner.model.config, sizes.shards(mesh)
+  side = decode_attention.heads_side_by_side(r.decode_attention, model, r.row_length, compare=False)
+  attention = decode_attention.KERNEL if side else decode_attention.WINDOWED
   engine_cfg = engine.EngineConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
                                    r.min_new_tokens, slots=r.slots,
                                    chunk=min(r.chunk, r.max_new_tokens),
-                                   shared_prefix=r.shared_prefix)
+                                   shared_prefix=r.shared_prefix, attention=attention)
   slots = sizes.batch_sizes(engine_cfg, r.rows, shards)[0]
   columns = sizes.columns(engine_cfg, r.max_prompt_tokens)
-  built = decoding.build(model, engine_cfg.chunk, STOP_IDS, r.min_new_tokens > 0, mesh)
+  built = decoding.build(model, engine_cfg.chunk, STOP_IDS, r.min_new_tokens > 0, mesh,
+                         bool(side))
   wave, piece = sizes.prefill_groups(engine_cfg, r.rows, r.max_prompt_tokens, shards)
   waves, steps = -(-r.rows // (wave * r.group_size)), lengths.decode_steps(r, slots, mean_length)
 
   replicated = functools.partial(_replicated, mesh)
   prompts = replicated((piece, r.max_prompt_tokens)), replicated((piece,))
-  cache, shared, admitting = _cache(model, slots, columns, mesh), None, slots
+  cache, shared, admitting = _cache(model, slots, columns, mesh, side or 1), None, slots
   if r.shared_prefix:
     admitting = sizes.prompt_places(engine_cfg, r.rows)
     shared = Shared(_cache(model, admitting, r.max_prompt_tokens, mesh), replicated((admitting,)),
@@ -151,6 +162,8 @@ def _engine(planned: Planned, params, resident: int, mean_length: float) -> list
   completions = lengths.in_flight(r.rows, mean_length) * r.max_new_tokens
   # `shared` has the prompts, once for a group
   live = (sizes.own_prompt(engine_cfg, r.max_prompt_tokens) + completions) / columns
+  block = live_attention.block_of(columns)
+  share = min(1.0, live + block / 2 / columns)  # half of a row's last block is dead in the mean
   inputs = _inputs(replicated, slots, engine_cfg.chunk if r.max_turns else 0)
   program = functools.partial(Program, devices=mesh.size, cache_inside=0, head=planned.head)
   waiting = model_flops.cache_bytes(shapes, -(-wave // shards), r.max_prompt_tokens,
@@ -175,15 +188,15 @@ def _engine(planned: Planned, params, resident: int, mean_length: float) -> list
               _columns(params, (cache, shared), inputs),
               runs=-(-steps // engine_cfg.chunk), trips=(engine_cfg.chunk,),
               model_flops=model_flops.decode(shapes, r, slots, engine_cfg.chunk),
-              held=resident + waiting,
+              held=resident + waiting, live=share,
               needs=bytes_of(params) + live * bytes_of(cache) + bytes_of(shared)),
   ]
 
 
-def _cache(model: Model, rows: int, columns: int, mesh):
+def _cache(model: Model, rows: int, columns: int, mesh, side: int = 1):
   """Returns the engine's cache: rows over the devices, heads over `tensor`."""
   config = hand_over.decode_model(model).config
-  shapes = jax.eval_shape(functools.partial(row_cache.empty, config, rows, columns))
+  shapes = jax.eval_shape(functools.partial(row_cache.empty, config, rows, columns, side))
 
   def lay(x):
     layout = parallel.spec(("rows", "kv_heads", None, None), x.shape, mesh)

@@ -18,16 +18,22 @@ class RowCache:
   """Cache of T columns for B rows.
 
   Attributes:
-    keys, values: per layer [B, K, T, head_dim].
+    keys, values: per layer [B, K, T, head_dim]; or with n heads side by side, [B, K / n, T,
+      n head_dim].
+    length: [B] int32, tokens of a row with the one that a step adds, 0 where it adds none; None
+      between chunks.
+    prefix: as in `KVCache`.
   """
 
   keys: tuple
   values: tuple
+  length: Int[Array, " B"] | None = None
+  prefix: tuple[Prefix, ...] | None = None
 
 
-def empty(cfg: ModelConfig, rows: int, columns: int) -> RowCache:
-  """Returns a cache of zeros, in `kv_cache.dtype(cfg)`."""
-  x = jnp.zeros((rows, cfg.num_kv_heads, columns, cfg.head_dim), dtype(cfg))
+def empty(cfg: ModelConfig, rows: int, columns: int, side: int = 1) -> RowCache:
+  """Returns a cache of zeros, in `kv_cache.dtype(cfg)`, with `side` heads side by side."""
+  x = jnp.zeros((rows, cfg.num_kv_heads // side, columns, side * cfg.head_dim), dtype(cfg))
   return RowCache((x,) * cfg.num_layers, (x,) * cfg.num_layers)
 
 

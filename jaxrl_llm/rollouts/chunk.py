@@ -86,7 +86,7 @@ class Sampled:
 
 @struct.dataclass
 class _Loop:
-  cache: kv_cache.KVCache
+  cache: kv_cache.KVCache | row_cache.RowCache
   token: Int[Array, " S"]
   live: Bool[Array, " S"]
   sampled: Sampled
@@ -102,6 +102,7 @@ class Decoder:
     stop_ids: tokens that end a row.
     forbid: whether stop tokens are forbidden while `ChunkInputs.owed` is above 0.
     mesh: None on one device.
+    kernel: whether steps read and write the cache itself (models/live_attention.py).
   """
 
   model: Model
@@ -109,6 +110,7 @@ class Decoder:
   stop_ids: tuple[int, ...]
   forbid: bool
   mesh: Mesh | None
+  kernel: bool = False
 
   def lay(self, cache):
     """Divides the rows of a cache over the devices, and its heads over `tensor`."""
@@ -126,13 +128,15 @@ class Decoder:
              columns: int) -> tuple[row_cache.RowCache, Sampled]:
     """Decodes a chunk: each step feeds each row's last token and samples the next.
 
-    The steps read and write a copy of the rows' first columns, in which all rows write the same
-    slot; their new columns enter the cache at the end.
+    Without the kernel, the steps read and write a copy of the rows' first columns, in which all
+    rows write the same slot; their new columns enter the cache at the end.
 
     Args:
       rules: static, the rules of `draw.sampling` that may be on, as in `next_token.sample_token`.
       columns: static, as in `decoding.Programs`.
     """
+    if self.kernel:
+      return self._steps(params, cache, shared, inputs, draw, rules)
     copied = self.lay(row_cache.window(cache, inputs.slots, inputs.length, inputs.position, columns,
                                        self.chunk))
     copied, sampled = self._steps(params, copied, shared, inputs, draw, rules)
@@ -153,8 +157,8 @@ class Decoder:
     return parallel.Layout(self.mesh).by_shard(enter, (old, new, inputs.length),
                                                (heads, heads, ("rows",)))
 
-  def _steps(self, params, cache: kv_cache.KVCache, shared: Shared | None, inputs: ChunkInputs,
-             draw: Draw, rules: frozenset[str]) -> tuple[kv_cache.KVCache, Sampled]:
+  def _steps(self, params, cache, shared: Shared | None, inputs: ChunkInputs, draw: Draw,
+             rules: frozenset[str]):
     model, keys, head = self.model, row_keys(draw.key, inputs.row_id), self.model.head(params)
     stops = jnp.asarray(self.stop_ids, jnp.int32)
     is_stop = jnp.isin(jnp.arange(model.config.vocab_size), stops)
@@ -168,10 +172,12 @@ class Decoder:
 
     def step(loop: _Loop) -> _Loop:
       sampled, live = loop.sampled, loop.live
-      position = inputs.position + sampled.steps
+      position, cache = inputs.position + sampled.steps, loop.cache.replace(prefix=prefix)
+      if self.kernel:
+        cache = cache.replace(length=jnp.where(live, inputs.length + sampled.steps + 1, 0))
       hidden, cache = model.hidden(params, loop.token[:, None], position[:, None],
-                                   live[:, None].astype(jnp.int32),
-                                   cache=loop.cache.replace(prefix=prefix))
+                                   live[:, None].astype(jnp.int32), cache=cache)
+      cache = cache.replace(prefix=None, **({"length": None} if self.kernel else {}))
       forbidden = (sampled.steps < inputs.owed)[:, None] & is_stop if self.forbid else None
       token, log_prob = sample_token(hidden[:, 0], head, (keys, position + 1), draw.sampling,
                                      forbidden, rules=rules)
@@ -181,7 +187,7 @@ class Decoder:
         token, stop = jnp.where(forced, inputs.given[:, sampled.steps], token), stop & ~forced
       sampled = _append(sampled, token, log_prob, live, stop)
       live = live & ~stop & (sampled.steps < inputs.left)
-      return _Loop(self.lay(cache.replace(prefix=None)), token, live, sampled)
+      return _Loop(self.lay(cache), token, live, sampled)
 
     begin = _Loop(cache, inputs.token, inputs.left > 0, self._nothing(len(inputs.token)))
     end = lax.while_loop(unfinished, step, begin)

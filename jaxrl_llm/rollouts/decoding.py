@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from jaxrl_llm.models import Model, kv_cache, row_cache
+from jaxrl_llm.models import Model, kv_cache, live_attention, row_cache
 from jaxrl_llm.rollouts import hand_over
 from jaxrl_llm.rollouts.chunk import Decoder
 
@@ -25,13 +25,13 @@ class Programs:
     decode_params: params -> params as `prefill` and `decode` read them, see hand_over.py.
     prefill: (params, tokens [M P], length [M]) -> cache of all prompt tokens but the last, which
       decode feeds.
-    empty: (S, T) -> cache of S rows and T columns; static sizes.
+    empty: (S, T, n) -> cache of S rows and T columns, with n heads side by side; static sizes.
     admit: (cache, prefilled, to [S], source [S], count) -> cache with prompt source[i] in row to[i]
       for i < count. Consumes the cache.
     decode: (params, cache, Shared or None, ChunkInputs, Draw, *, rules, columns) -> (cache,
       Sampled). Ends after `steps` steps (of the inputs), or once `quota` rows have ended, or all.
       Consumes the cache. `rules` is static, and so is `columns`, the columns of the cache that it
-      reads: every length is at most that.
+      reads without the kernel: every length is at most that.
   """
 
   decode_params: Callable
@@ -43,10 +43,11 @@ class Programs:
 
 @functools.lru_cache(maxsize=32)
 def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool,
-          mesh: Mesh | None) -> Programs:
-  """Returns programs for chunks of at most `chunk` steps; `forbid` as in `chunk.Decoder`."""
+          mesh: Mesh | None, kernel: bool = False) -> Programs:
+  """Returns programs for chunks of at most `chunk` steps; `forbid`, `kernel` as in `chunk.Decoder`.
+  """
   decoder = Decoder(hand_over.decode_model(model), chunk, stop_ids, forbid,
-                    mesh if mesh is not None and mesh.size > 1 else None)
+                    mesh if mesh is not None and mesh.size > 1 else None, kernel)
   cfg, lay = decoder.model.config, decoder.lay
 
   def rollout_prefill(params, tokens, length):
@@ -54,13 +55,15 @@ def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool,
     segments = (positions < length[:, None] - 1).astype(jnp.int32)
     cache = kv_cache.empty(cfg, *tokens.shape)
     cache = decoder.model.hidden(params, tokens, positions, segments, cache=cache)[1]
-    return row_cache.of_slots(cache)
+    return lay(row_cache.of_slots(cache))
 
-  def rollout_empty(rows, columns):
-    return lay(row_cache.empty(cfg, rows, columns))
+  def rollout_empty(rows, columns, side):
+    return lay(row_cache.empty(cfg, rows, columns, side))
 
   def rollout_admit(cache, prefilled, to, source, count):
     rows, zeros = cache.keys[0].shape[0], jnp.zeros_like(to)
+    side = cache.keys[0].shape[-1] // cfg.head_dim
+    prefilled = jax.tree.map(lambda x: live_attention.join(x, side), prefilled)
     if decoder.mesh is None:
       return jax.tree.map(lambda old, new: row_cache.put(old, new, to, source, zeros, count), cache,
                           prefilled)
@@ -73,7 +76,7 @@ def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool,
     return decoder.decode(params, cache, shared, inputs, draw, rules=rules, columns=columns)
 
   return Programs(decode_params=hand_over.make(model, mesh), prefill=jax.jit(rollout_prefill),
-                  empty=jax.jit(rollout_empty, static_argnums=(0, 1)),
+                  empty=jax.jit(rollout_empty, static_argnums=(0, 1, 2)),
                   admit=jax.jit(rollout_admit, donate_argnums=0),
                   decode=jax.jit(rollout_decode, donate_argnums=1,
                                  static_argnames=("rules", "columns")))

@@ -8,6 +8,8 @@ from jax.sharding import Mesh
 from jaxrl_llm import parallel
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.models import live_attention
+from jaxrl_llm.rollouts import decode_attention
 from jaxrl_llm.types import PromptBatch
 
 SMALLEST = 8  # the smallest batch has slots / SMALLEST rows
@@ -37,6 +39,7 @@ class EngineConfig(SamplerConfig):
     shared_prefix: keep a prompt's cache once and let all rows of its group attend to it, instead of
       copying it to each row. A group is queued until a place for its prompt is free (see
       `prompt_places`). For one device only; see `engines.run` for several.
+    attention: how a step reads the cache, see decode_attention.py.
   """
 
   slots: int = 64
@@ -45,6 +48,7 @@ class EngineConfig(SamplerConfig):
   compact: int = 1
   quota: int = 0
   shared_prefix: bool = False
+  attention: str = decode_attention.AUTO
 
 
 def batch_sizes(cfg: EngineConfig, rows: int, shards: int = 1) -> list[int]:
@@ -54,7 +58,7 @@ def batch_sizes(cfg: EngineConfig, rows: int, shards: int = 1) -> list[int]:
   caches, more than a device holds.
   """
   first = min(cfg.slots, -(-rows // shards) * shards)
-  if shards > 1:
+  if shards > 1 or cfg.attention == decode_attention.KERNEL:  # the kernel passes over empty slots
     return [first]
   finer, sizes, power = 2 * cfg.compact, set(), 1 << (first - 1).bit_length()
   while cfg.compact and power * SMALLEST >= first:
@@ -96,12 +100,17 @@ def prefill_groups(cfg: EngineConfig, rows: int, width: int, devices: int = 1) -
 
 
 def columns(cfg: EngineConfig, width: int) -> int:
-  """Returns the columns of the engine's cache: a row's longest, and a chunk that follows it.
+  """Returns the columns of the engine's cache: a row's longest, and a chunk that follows it, or, for
+  the kernel, whole blocks.
 
   Args:
     width: columns of the prompts.
   """
-  return own_prompt(cfg, width) + cfg.max_new_tokens + cfg.chunk
+  longest = own_prompt(cfg, width) + cfg.max_new_tokens
+  if cfg.attention != decode_attention.KERNEL:
+    return longest + cfg.chunk
+  block = live_attention.block_of(longest)
+  return -(-longest // block) * block
 
 
 def own_prompt(cfg: EngineConfig, width: int) -> int:
@@ -111,8 +120,11 @@ def own_prompt(cfg: EngineConfig, width: int) -> int:
 
 def windows(cfg: EngineConfig, width: int) -> list[int]:
   """Returns how many columns a chunk may copy and read, smallest first: those of all prompts, and
-  so many windows more. No row that goes on has max_new_tokens columns of its completion.
+  so many windows more. No row that goes on has max_new_tokens columns of its completion. The kernel
+  has one program for all.
   """
+  if cfg.attention == decode_attention.KERNEL:
+    return [columns(cfg, width)]
   first = own_prompt(cfg, width)
   last = first + cfg.max_new_tokens
   return [min(size, last) for size in range(first, last - 1 + cfg.window, cfg.window)]

@@ -1,12 +1,14 @@
 """The device's side of a run: the cache of the rows in flight, and which row holds which slot."""
 
+import dataclasses
+
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.models import Model, kv_cache, row_cache
-from jaxrl_llm.rollouts import decoding, sizes
+from jaxrl_llm.models import Model, kv_cache, live_attention, row_cache
+from jaxrl_llm.rollouts import decode_attention, decoding, sizes
 from jaxrl_llm.rollouts.chunk import ChunkInputs, Sampled, Shared
 from jaxrl_llm.rollouts.next_token import Draw, rules_on
 from jaxrl_llm.rollouts.rollout_table import RolloutTable
@@ -68,22 +70,25 @@ class Slots:
   def __init__(self, table: RolloutTable, params, draw: Draw, *, model: Model, cfg: EngineConfig,
                mesh: Mesh | None):
     rows, width = table.prompts.tokens.shape
-    self.table, self.cfg, self.mesh, self.draw = table, cfg, mesh, draw
+    self.table, self.mesh, self.draw = table, mesh, draw
     self.vocab_size = model.config.vocab_size
+    kernel, side = decode_attention.KERNEL, decode_attention.heads_side_by_side(
+        cfg.attention, model, width + cfg.max_new_tokens)
+    self.cfg = cfg = dataclasses.replace(cfg, attention=kernel if side else decode_attention.WINDOWED)
     self.programs = decoding.build(model, cfg.chunk, tuple(cfg.stop_ids), cfg.min_new_tokens > 0,
-                                   mesh)
+                                   mesh, bool(side))
     self.rules = rules_on(draw.sampling)
     self.params = self.programs.decode_params(params)
     self.batch_sizes = sizes.batch_sizes(cfg, rows, sizes.shards(mesh))
     self.windows = sizes.windows(cfg, width)
     self.row = np.full(self.batch_sizes[0], -1)
     self.width, self.columns = sizes.own_prompt(cfg, width), sizes.columns(cfg, width)
-    self.cache = self.programs.empty(len(self.row), self.columns)
+    self.cache = self.programs.empty(len(self.row), self.columns, side or 1)
     self.wave, self._prefilled = (0, 0), []
     self.store, self.prompt_widths = None, [width]
     if cfg.shared_prefix:
       places = sizes.prompt_places(cfg, rows)
-      self.store = PromptStore(self.programs.empty(places, width), places, cfg.group_size)
+      self.store = PromptStore(self.programs.empty(places, width, 1), places, cfg.group_size)
     else:
       self.prompt_widths = sizes.prompt_widths(width)
     c = model.config
@@ -191,7 +196,7 @@ class Slots:
         self.params, self.cache, shared, self._to_devices(jax.tree.map(np.int32, inputs)),
         self.draw, rules=self.rules, columns=columns)
     sampled = jax.device_get(sampled)
-    self._count(sampled, position + 1, columns + self.cfg.chunk)
+    self._count(sampled, position + 1, length, columns)
     return self.row[slots], sampled
 
   def _slots(self) -> np.ndarray:
@@ -221,12 +226,14 @@ class Slots:
     smaller = [batch for batch in self.batch_sizes if batch < size]
     return live - smaller[0] if smaller and live > smaller[0] else live
 
-  def _count(self, sampled: Sampled, visible_before: np.ndarray, columns: int) -> None:
+  def _count(self, sampled: Sampled, visible_before: np.ndarray, length: np.ndarray,
+             columns: int) -> None:
     """Counts a chunk.
 
     Args:
       visible_before: [S], tokens that the first sampled token of each row could see.
-      columns: that a step reads of a row.
+      length: [S], columns of the cache that each row had before.
+      columns: of the window.
     """
     stats, steps, new = self.table.stats, int(sampled.steps), sampled.count.astype(int)
     stats.chunks += 1
@@ -234,7 +241,12 @@ class Slots:
     stored = 0
     if self.store is not None:
       stored = len(self.store.group) * self.table.prompts.tokens.shape[1]
-    stats.cache_bytes_read += steps * (len(new) * columns + stored) * self._column_bytes
+    read = steps * len(new) * (columns + self.cfg.chunk)
+    if self.cfg.attention == decode_attention.KERNEL:
+      block, number = live_attention.block_of(self.columns), np.arange(steps)
+      read = (-(-(length[:, None] + number + 1) // block) * block
+              * (number < new[:, None])).sum()
+    stats.cache_bytes_read += int(read + steps * stored) * self._column_bytes
     stats.cache_bytes_held = (len(self.row) * self.columns + stored) * self._column_bytes
     visible = int((new * visible_before + new * (new - 1) // 2).sum())
     stats.cache_bytes_needed += visible * self._column_bytes

@@ -164,7 +164,8 @@ def _engine(planned: Planned, params, resident: int, mean_length: float) -> list
   live = (sizes.own_prompt(engine_cfg, r.max_prompt_tokens) + completions) / columns
   block = live_attention.block_of(columns)
   share = min(1.0, live + block / 2 / columns)  # half of a row's last block is dead in the mean
-  inputs = _inputs(replicated, slots, engine_cfg.chunk if r.max_turns else 0)
+  inputs = _inputs(replicated, slots, engine_cfg.chunk if r.max_turns else 0,
+                   sizes.windows(engine_cfg, r.max_prompt_tokens)[-1])
   program = functools.partial(Program, devices=mesh.size, cache_inside=0, head=planned.head)
   waiting = model_flops.cache_bytes(shapes, -(-wave // shards), r.max_prompt_tokens,
                                     kv_cache.dtype(model.config).itemsize)
@@ -183,8 +184,7 @@ def _engine(planned: Planned, params, resident: int, mean_length: float) -> list
               held=resident + bytes_of(params) + (0 if shared is None else bytes_of(cache))),
       program("decode",
               tracing(built.decode, params, cache, shared, inputs,
-                      Draw(planned.key, planned.sampling), rules=planned.rules,
-                      columns=sizes.windows(engine_cfg, r.max_prompt_tokens)[-1]),
+                      Draw(planned.key, planned.sampling), rules=planned.rules),
               _columns(params, (cache, shared), inputs),
               runs=-(-steps // engine_cfg.chunk), trips=(engine_cfg.chunk,),
               model_flops=model_flops.decode(shapes, r, slots, engine_cfg.chunk),
@@ -205,11 +205,11 @@ def _cache(model: Model, rows: int, columns: int, mesh, side: int = 1):
   return jax.tree.map(lay, shapes)
 
 
-def _inputs(replicated, slots: int, forced: int) -> ChunkInputs:
+def _inputs(replicated, slots: int, forced: int, columns: int) -> ChunkInputs:
   """Returns inputs of a chunk; `forced` columns of tokens that are not sampled, 0 without turns."""
   turns = {"given": replicated((slots, forced)), "pending": replicated((slots,))} if forced else {}
   return ChunkInputs(*[replicated(()) for _ in range(2)], *[replicated((slots,)) for _ in range(6)],
-                     **turns)
+                     **turns, columns=columns)
 
 
 def _replicated(mesh, shape: tuple[int, ...]):

@@ -169,14 +169,15 @@ class Attention(nnx.Module):
     if isinstance(visible, live_attention.LiveRows):
       out, cached = live_attention.attend(queries, keys, values, layer_cache, visible, constrain)
     else:
-      out, cached = self._attend(queries, keys, values, visible, layer_cache, index, constrain)
+      out, cached = self._attend((queries, keys, values), visible, layer_cache, index, constrain)
     change = multiply(out.reshape(*x.shape[:-1], -1), self.out, constrain)
     if self.cfg.out_bias:
       change = change + self.out_bias[...].astype(x.dtype)
     return change, cached
 
-  def _attend(self, queries, keys, values, visible, layer_cache, index, constrain):
+  def _attend(self, projected, visible, layer_cache, index, constrain):
     """Returns (outputs [R, S, H, d], keys and values), of full rows or with a KVCache."""
+    queries, keys, values = projected
     keys, values = keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
     if layer_cache is not None:
       keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)

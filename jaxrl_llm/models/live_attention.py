@@ -34,6 +34,18 @@ class LiveRows(NamedTuple):
   total: Int[Array, " 1"]
 
 
+class Chip(NamedTuple):
+  """How the kernel runs on a device.
+
+  Attributes:
+    cores: they divide the key-value heads.
+    interpret: not as a TPU's program.
+  """
+
+  cores: int
+  interpret: bool
+
+
 def block_of(columns: int) -> int:
   """Returns the columns of a block, for rows of so many."""
   return 512 if columns >= 4096 else LANES if columns >= 1024 else 16
@@ -92,7 +104,7 @@ def attend(queries, new_keys, new_values, layer_cache: tuple, rows: LiveRows, co
   grouped = (queries * size**-0.5).reshape(len(queries), kv_heads, -1, size)
   side = keys.shape[-1] // size
   new = [x.reshape(len(x), -1, 1, side * size) for x in (new_keys, new_values)]
-  run = functools.partial(_run, block=block_of(keys.shape[2]), **_chip(constrain, keys.shape[1]))
+  run = functools.partial(_run, block_of(keys.shape[2]), _chip(constrain, keys.shape[1]))
   heads, flat = ("rows", "kv_heads", None, None), ("rows",)
   out, log_sum, keys, values = _by_shard(
       constrain, run, (wide(grouped, side), *new, keys, values, *rows), (heads,) * 5 + (flat,) * 4)
@@ -123,10 +135,10 @@ def narrow(outputs: Float[Array, "B k g D"], side: int) -> Float[Array, "B K G d
   return apart.reshape(rows, heads * side, group // side, size // side)
 
 
-def _run(q, new_keys, new_values, keys, values, length, row, number, total, **options):
+def _run(block: int, chip: Chip, queries, *arrays):
   from jaxrl_llm.models import live_kernel  # Pallas takes long to import
-  return live_kernel.attend_and_write(q, new_keys, new_values, keys, values, length,
-                                      (row, number, total[0]), **options)
+  return live_kernel.attend_and_write(queries, arrays[:2], arrays[2:4], LiveRows(*arrays[4:]),
+                                      block, chip)
 
 
 def _by_shard(constrain, function, arrays: tuple, axes: tuple):
@@ -140,10 +152,9 @@ def device_of(constrain) -> jax.Device:
   return jax.devices()[0] if mesh is None else mesh.devices.flat[0]
 
 
-def _chip(constrain, heads: int) -> dict:
-  """Returns how the kernel runs on a device: interpreted on all but TPUs."""
+def _chip(constrain, heads: int) -> Chip:
   device = device_of(constrain)
   if device.platform != "tpu":
-    return {"interpret": True}
+    return Chip(1, True)
   cores = getattr(device, "num_cores", 1)
-  return {"cores": cores if heads % cores == 0 else 1}
+  return Chip(cores if heads % cores == 0 else 1, False)

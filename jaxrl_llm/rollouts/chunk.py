@@ -32,6 +32,7 @@ class ChunkInputs:
       None if every row is one turn.
     pending: [S] int32, number of given tokens, or None.
     slots: [S] int32, the rows' places in the cache; None: all of its rows, in order.
+    columns: static, columns of the cache that are read without the kernel; no length exceeds it.
   """
 
   steps: Int[Array, ""]
@@ -45,6 +46,7 @@ class ChunkInputs:
   given: Int[Array, "S C"] | None = None
   pending: Int[Array, " S"] | None = None
   slots: Int[Array, " S"] | None = None
+  columns: int = struct.field(pytree_node=False, default=0)
 
 
 @struct.dataclass
@@ -124,8 +126,7 @@ class Decoder:
     return lax.with_sharding_constraint(x, NamedSharding(self.mesh, layout))
 
   def decode(self, params, cache: row_cache.RowCache, shared: Shared | None, inputs: ChunkInputs,
-             draw: Draw, *, rules: frozenset[str],
-             columns: int) -> tuple[row_cache.RowCache, Sampled]:
+             draw: Draw, *, rules: frozenset[str]) -> tuple[row_cache.RowCache, Sampled]:
     """Decodes a chunk: each step feeds each row's last token and samples the next.
 
     Without the kernel, the steps read and write a copy of the rows' first columns, in which all
@@ -133,14 +134,13 @@ class Decoder:
 
     Args:
       rules: static, the rules of `draw.sampling` that may be on, as in `next_token.sample_token`.
-      columns: static, as in `decoding.Programs`.
     """
     if self.kernel:
       return self._steps(params, cache, shared, inputs, draw, rules)
-    copied = self.lay(row_cache.window(cache, inputs.slots, inputs.length, inputs.position, columns,
-                                       self.chunk))
+    copied = self.lay(row_cache.window(cache, inputs.slots, inputs.length, inputs.position,
+                                       inputs.columns, self.chunk))
     copied, sampled = self._steps(params, copied, shared, inputs, draw, rules)
-    new = row_cache.of_slots(copied, columns)
+    new = row_cache.of_slots(copied, inputs.columns)
     return jax.tree.map(lambda *x: self._enter(*x, inputs), cache, new), sampled
 
   def _enter(self, old, new, inputs: ChunkInputs):

@@ -28,10 +28,9 @@ class Programs:
     empty: (S, T, n) -> cache of S rows and T columns, with n heads side by side; static sizes.
     admit: (cache, prefilled, to [S], source [S], count) -> cache with prompt source[i] in row to[i]
       for i < count. Consumes the cache.
-    decode: (params, cache, Shared or None, ChunkInputs, Draw, *, rules, columns) -> (cache,
-      Sampled). Ends after `steps` steps (of the inputs), or once `quota` rows have ended, or all.
-      Consumes the cache. `rules` is static, and so is `columns`, the columns of the cache that it
-      reads without the kernel: every length is at most that.
+    decode: (params, cache, Shared or None, ChunkInputs, Draw, *, rules) -> (cache, Sampled). Ends
+      after `steps` steps (of the inputs), or once `quota` rows have ended, or all. Consumes the
+      cache. `rules` is static.
   """
 
   decode_params: Callable
@@ -63,20 +62,21 @@ def build(model: Model, chunk: int, stop_ids: tuple[int, ...], forbid: bool,
   def rollout_admit(cache, prefilled, to, source, count):
     rows, zeros = cache.keys[0].shape[0], jnp.zeros_like(to)
     side = cache.keys[0].shape[-1] // cfg.head_dim
-    prefilled = jax.tree.map(lambda x: live_attention.join(x, side), prefilled)
-    if decoder.mesh is None:
-      return jax.tree.map(lambda old, new: row_cache.put(old, new, to, source, zeros, count), cache,
-                          prefilled)
     targets = jnp.where(jnp.arange(len(to)) < count, to, rows)
     row_source = jnp.full(rows, -1, jnp.int32).at[targets].set(source, mode="drop")
-    return lay(jax.tree.map(lambda old, new: row_cache.select(old, new, row_source), cache,
-                            prefilled))  # each device writes its own rows
 
-  def rollout_decode(params, cache, shared, inputs, draw, *, rules, columns):
-    return decoder.decode(params, cache, shared, inputs, draw, rules=rules, columns=columns)
+    def enter(old, new):
+      new = live_attention.join(new, side)
+      if decoder.mesh is None:
+        return row_cache.put(old, new, to, source, zeros, count)
+      return row_cache.select(old, new, row_source)  # each device writes its own rows
+
+    return lay(jax.tree.map(enter, cache, prefilled))
+
+  def rollout_decode(params, cache, shared, inputs, draw, *, rules):
+    return decoder.decode(params, cache, shared, inputs, draw, rules=rules)
 
   return Programs(decode_params=hand_over.make(model, mesh), prefill=jax.jit(rollout_prefill),
                   empty=jax.jit(rollout_empty, static_argnums=(0, 1, 2)),
                   admit=jax.jit(rollout_admit, donate_argnums=0),
-                  decode=jax.jit(rollout_decode, donate_argnums=1,
-                                 static_argnames=("rules", "columns")))
+                  decode=jax.jit(rollout_decode, donate_argnums=1, static_argnames="rules"))

@@ -187,14 +187,14 @@ class Slots:
         self._steps(), quota, token, position, np.where(live, length, 0),
         np.where(active, self.table.left(row), 0), self.cfg.min_new_tokens - self.table.cursor[row],
         self.table.prompts.row_id[row], *turn_inputs,
-        slots=slots if len(slots) < len(self.row) else None)
+        slots=slots if len(slots) < len(self.row) else None, columns=columns)
     shared = None
     if self.store is not None:
       shared = Shared(self.store.cache, *self._to_devices(
           (self._stored_length(), *self.store.maps(row, live))))
     self.cache, sampled = self.programs.decode(
         self.params, self.cache, shared, self._to_devices(jax.tree.map(np.int32, inputs)),
-        self.draw, rules=self.rules, columns=columns)
+        self.draw, rules=self.rules)
     sampled = jax.device_get(sampled)
     self._count(sampled, position + 1, length, columns)
     return self.row[slots], sampled

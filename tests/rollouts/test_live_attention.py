@@ -52,8 +52,8 @@ def length_of_another_row(length, columns, constrain):
   return rows._replace(length=jnp.roll(length, 1))
 
 
-def without_the_new_token(queries, new_keys, new_values, *rest, **options):
-  return real_kernel(queries, new_keys, 0 * new_values, *rest, **options)
+def without_the_new_token(queries, new, *rest):
+  return real_kernel(queries, (new[0], 0 * new[1]), *rest)
 
 
 WRONG = {"one block short": (live_attention, "live_rows", one_block_short),

@@ -3,7 +3,7 @@
 from setuptools import find_namespace_packages, find_packages, setup
 
 # What papers, tables and plans import from; data, pages and commands beside it stay in the clone.
-CLIENTS = ("papers", "tables_lib", "planning")
+CLIENTS = ("papers", "tables_lib", "planning", "smollm2")
 
 setup(
     name="jaxrl_llm",
@@ -22,6 +22,7 @@ setup(
     install_requires=[
         "absl-py>=2.1,<3",
         "chex>=0.1.90,<0.2",
+        "filelock>=3.13,<5",
         "flax>=0.12,<0.13",
         "huggingface-hub>=1.0,<3",
         "jax>=0.10,<0.12",
@@ -43,12 +44,14 @@ setup(
     ],
     extras_require={
         "math": ["math-verify>=0.8,<0.10"],
+        "gguf": ["gguf>=0.17,<1"],
         "test": [
-            "beartype>=0.20,<0.24", "datasets>=4.0,<6", "hypothesis>=6.100,<7",
+            "accelerate>=1.0,<2", "beartype>=0.20,<0.24", "datasets>=4.0,<6", "gguf>=0.17,<1",
+            "hypothesis>=6.100,<7",
             "ipykernel>=6.29,<8", "ipython>=8.20,<10", "math-verify>=0.8,<0.10", "mypy==2.4.1",
             "nbclient>=0.10,<0.12", "nbformat>=5.10,<6", "peft>=0.15,<1", "pyarrow>=18,<27",
-            "pytest>=8,<10", "pytest-xdist>=3.7,<4", "qwix>=0.1.8,<0.2", "torch==2.13.0",
-            "traitlets>=5.9,<6"
+            "pytest>=8,<10", "pytest-xdist>=3.7,<4", "qwix>=0.1.8,<0.2",
+            "reasoning-gym>=0.1.20,<0.2", "torch==2.13.0", "traitlets>=5.9,<6"
         ],
         # Beside what Colab has, whose JAX colab/install.py keeps.
         "colab": ["ipython>=7.34,<10", "qwix>=0.1.8,<0.2"],

@@ -10,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "experiments" / "credit"
-pytest.importorskip("experiments.papers.arca")
 run = experiment_files.load(FOLDER / "run.py")
 
 

@@ -9,17 +9,17 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import device_checks
-from jaxrl_llm.build.learner import Learner, make_learner
-from jaxrl_llm.build.samplers import sampling_of
-from jaxrl_llm.build.scoring import INTERPOLATED, abstract_scores
 from jaxrl_llm.config import Config, RolloutConfig
 from jaxrl_llm.models import Model, trainable
+from jaxrl_llm.parallel import divisions
 from jaxrl_llm.rollouts.next_token import rules_on
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
 from jaxrl_llm.training.transforms import with_carried
 from jaxrl_llm.types import Params, PromptBatch, Rollout, Sampling, TrainBatch, TrainState
+from jaxrl_llm.wiring.learner import Learner, make_learner
+from jaxrl_llm.wiring.sampler import sampling_of
+from jaxrl_llm.wiring.scoring import INTERPOLATED, abstract_scores
 
 # The task is not built, because its data may be absent. Its ids change no shape.
 STOP_IDS, PAD_ID = (1,), 0
@@ -76,8 +76,8 @@ def plan(cfg: Config, devices) -> Planned:
   """
   mesh = parallel.make_mesh(cfg.mesh, devices)
   rollout_mesh = parallel.rollout_mesh(cfg.mesh, mesh, devices)
-  device_checks.check(cfg, mesh, rollout_mesh)
-  device_checks.check_heads(cfg.model.num_kv_heads, cfg.mesh)
+  divisions.check(divisions.RowSections.of(cfg), mesh, rollout_mesh)
+  divisions.check_heads(cfg.model.num_kv_heads, cfg.mesh)
   shapes = dataclasses.replace(cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp)
   model = Model(shapes, parallel.Layout(mesh))
   trainable.check(cfg.parameters, model)
@@ -85,8 +85,8 @@ def plan(cfg: Config, devices) -> Planned:
   params = placed(model.shapes(),
                   parallel.param_shardings(model, mesh))
   rollout = _rollout(cfg.rollout, mesh)
-  scores = by_rows(abstract_scores(learner.scoring, params, rollout,
-                                   own=not (cfg.updates.staleness or cfg.updates.in_flight)), mesh)
+  on_policy = not (cfg.updates.staleness or cfg.updates.in_flight)
+  scores = by_rows(abstract_scores(learner.scoring, params, rollout, on_policy=on_policy), mesh)
   if learner.scoring.anchor == INTERPOLATED:
     scores = scores.replace(step=jax.ShapeDtypeStruct((), jnp.int32))
   per_row = functools.partial(_array, mesh, (cfg.rows,))

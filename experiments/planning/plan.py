@@ -7,8 +7,8 @@ import sys
 from experiments.planning import abstract, programs, report, targets
 from experiments.planning.analysis import analyse
 from experiments.planning.shapes import with_shapes
-from jaxrl_llm.build.resolve import resolve
 from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.wiring.resolve import resolve
 
 
 def run(cfg: Config, target: str, names: tuple[str, ...] = (), path: str = "",

@@ -61,7 +61,7 @@ def _scoring(planned: Planned, mean_length: float) -> list[Program]:
   """Returns the anchor's pass and the columns' passes, where the config needs them."""
   scoring, scorers = planned.learner.scoring, []
   work = (planned.learner.model.config, planned.sizes, planned.sizes.rows)
-  if planned.scores.anchor_log_probs is not None or scoring.reads_stats:
+  if scoring.runs_pass:
     scorers.append(("score", scoring.score))
   resident = _start_bytes(planned) + bytes_of(planned.state.opt_state)
   if not parallel.apart(planned.rollout_mesh, planned.learner.mesh):

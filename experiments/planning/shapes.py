@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_llm.config import ConfigError, ModelConfig, check_model
-from jaxrl_llm.models.hf import network_config
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.models.hf import import_weights, network_config
+from jaxrl_llm.models.hf.errors import CheckpointError
 
 # Public checkpoints: billions of parameters by their cards, and shapes by their config.json.
 _QWEN3 = dict(head_dim=128, vocab_size=151_936, qk_norm=True)
@@ -52,14 +52,14 @@ def with_shapes(ours: ModelConfig, pretrained: str) -> ModelConfig:
 
 
 def _folder_config(pretrained: str) -> ModelConfig:
-  folder = Path(pretrained)
-  if not folder.is_dir():
+  if not Path(pretrained).exists():
     raise ConfigError(
         f"pretrained = {pretrained!r}: the planner needs no weights, but it has no shapes for this "
-        f"name. Allowed are a local folder with a config.json, and {', '.join(SHAPES)}. "
+        f"name. Allowed are a local folder with a config.json, a GGUF file, and "
+        f"{', '.join(SHAPES)}. "
         "Fix: --config.pretrained=<a folder with the checkpoint's config.json>.")
   try:
-    return network_config.read_config(folder)
+    return network_config.read_config(import_weights.local_directory(pretrained))
   except (CheckpointError, OSError) as error:
     raise ConfigError(f"pretrained = {pretrained!r}: {error}") from error
 

@@ -1,12 +1,10 @@
-"""The folder that a user's runs share: compiled programs here, warm starts in shared_starts.py,
-digests of files in contents.py.
+"""The folder that a user's runs share: compiled programs here, warm starts in shared_starts.py.
 
 `~/.cache/jaxrl_llm`, or what the environment variable JAXRL_LLM_CACHE names; empty: no folder. It
 speeds up a start and never changes a result. Its content is run and read without checks, so no
 other user may write there. `python experiments/cache.py` shows and clears it.
 """
 
-import contextlib
 import logging
 import os
 import shutil
@@ -19,9 +17,8 @@ import jax
 from jaxrl_llm.parallel import jax_private
 
 VARIABLE = "JAXRL_LLM_CACHE"
-PROGRAMS, STARTS, DIGESTS = "xla", "warm_starts", "digests"
+PROGRAMS, STARTS = "xla", "warm_starts"
 PROGRAM_BYTES = 2 << 30
-KEPT, KEPT_BYTES = "programs", 1 << 30
 STAMP = ".checked"  # its time is the time of the last look at the compiled programs
 logger = logging.getLogger(__name__)
 
@@ -40,7 +37,7 @@ def folder(name: str) -> Path | None:
     with tempfile.TemporaryFile(dir=path):
       return path
   except (OSError, RuntimeError) as error:
-    logger.warning("no folder for compiled programs, warm starts and digests, so a start takes "
+    logger.warning("no folder for compiled programs and warm starts, so a start takes "
                    "longer: %s. Fix: %s=<a folder>, or %s= (empty) for none.", error, VARIABLE,
                    VARIABLE)
     return None
@@ -82,19 +79,6 @@ def keep_programs() -> None:
   # A run compiles many programs in less than the second from which JAX would keep them.
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def kept_folder() -> Path | None:
-  """Returns the folder of programs that need no tracing (parallel/kept_programs.py), pruned; None
-  if the environment wants none, or if JAX keeps its own programs elsewhere.
-  """
-  if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-    return None
-  path = folder(KEPT)
-  if path is not None:
-    with contextlib.suppress(OSError):
-      prune(path.iterdir(), KEPT_BYTES)
-  return path
 
 
 def remove_torn(path: Path) -> None:

@@ -64,10 +64,6 @@ class Source:
   teacher_column: str = ""
 
 
-class NoRowsError(ConfigError):
-  """No row of a file can be used as the config says."""
-
-
 def load(source: Source, prompt_ids: Callable[..., list[int]],
          limit: int | None) -> ProblemTable:
   """Reads all problems of a source into memory.
@@ -113,7 +109,7 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
   if reasons and source.bad_rows == "error":
     raise ConfigError(_bad_rows(reasons, _bad_rows_key(source.key)))
   if counts["read"] and counts["bad"] == counts["read"]:
-    raise NoRowsError(f"{source.key} = {source.path!r}: all of its {counts['bad']} rows are bad. "
+    raise ConfigError(f"{source.key} = {source.path!r}: all of its {counts['bad']} rows are bad. "
                       f"The first: {reasons[0]}")
   _check_some(source, counts, problems, limit, longest)
   logger.info("%s: %d rows read, %d bad, %d repeated, %d prompts above rollout.max_prompt_tokens = "

@@ -4,10 +4,10 @@ import types
 
 import pytest
 
-from jaxrl_llm.build import samplers
 from jaxrl_llm.rollouts.environment import TurnEnvironment
 from jaxrl_llm.tasks.tokenizer import character_tokenizer
 from jaxrl_llm.types import Problem
+from jaxrl_llm.wiring import samplers
 
 TOKENIZER = character_tokenizer("0123456789;<>")
 EOS = TOKENIZER.eos_token_id

@@ -16,8 +16,8 @@ import optax
 from jaxtyping import Array, Float
 
 from experiments.papers.arca import residual
+from experiments.tables_lib.planted import GOOD, Planted, Scored, policy
 from jaxrl_llm.config import AdvantageConfig
-from jaxrl_llm.lab.planted import GOOD, Planted, Scored, policy
 from jaxrl_llm.objective.advantages import get_advantage
 from jaxrl_llm.types import AdvantageInputs
 

@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 from jaxtyping import Array
 
+from jaxrl_llm import register
 from jaxrl_llm.config import ConfigError, ParametersConfig, StepConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.row_stats import state_distance
-from jaxrl_llm.training.columns import BASE, CURRENT, ColumnParts, register
+from jaxrl_llm.training.columns import BASE, CURRENT, ColumnParts
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.score import in_pieces
 from jaxrl_llm.types import Bins, Params, Rollout, Sampling
@@ -52,7 +53,7 @@ def check(parameters: ParametersConfig, reader: str) -> None:
         "hidden states, and this run has none. Fix: parameters.train=lora.")
 
 
-@register(COLUMN, reads=(CURRENT, BASE), program="score_residual", check=check)
+@register.column(COLUMN, reads=(CURRENT, BASE), program="score_residual", check=check)
 def column(parts: ColumnParts) -> Callable[..., Array]:
   """Norms || h - h_base || of the state that predicts each token, f32, without gradient.
 

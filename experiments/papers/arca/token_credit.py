@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from experiments.papers.arca import residual  # enters the column
+from jaxrl_llm import register
 from jaxrl_llm.fields import option, when
 from jaxrl_llm.objective.advantages import returns
 from jaxrl_llm.objective.advantages.group import Grpo, grpo
-from jaxrl_llm.objective.advantages.registry import register
 from jaxrl_llm.ops import masked
 from jaxrl_llm.types import AdvantageInputs, Mean
 
@@ -88,7 +88,7 @@ def weight_metrics(inputs: AdvantageInputs, cfg: Arca) -> dict[str, Mean]:
           "credit/effective_tokens": masked.mean(effective, rows)}
 
 
-@register("arca", Arca, options=_OPTIONS, metrics=weight_metrics)
+@register.advantage("arca", Arca, options=_OPTIONS, metrics=weight_metrics)
 def arca(inputs: AdvantageInputs, cfg: Arca) -> Float[Array, "B L"]:
   """A_t = w_t A with the A of `grpo` and the weights of `token_weights`, whose mean in a row is 1.
 

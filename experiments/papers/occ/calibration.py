@@ -29,7 +29,7 @@ class Calibration(Transform):
   Args:
     cfg: numbers of the loss.
     name: name of the loss.
-    calibrate: as in `losses.register`.
+    calibrate: as in `losses.mtp`.
   """
 
   passes = 1
@@ -62,7 +62,7 @@ class Calibration(Transform):
 
   def coefficient(self, change: Float[Array, "B L"], mtp_change: Float[Array, "B L"], mask,
                   last: Float[Array, ""]) -> Float[Array, ""]:
-    """Returns the coefficient; arguments as for `calibrate` in `losses.register`."""
+    """Returns the coefficient; arguments as for `calibrate` in `losses.mtp`."""
     return scalar(self._calibrate(change, mtp_change, mask, last, self._cfg))
 
 

@@ -22,12 +22,12 @@ from jaxtyping import Array, Bool, Float
 
 from experiments.papers.occ import checks
 from experiments.papers.occ.calibration import COEFFICIENT, Calibration
+from jaxrl_llm import register
 from jaxrl_llm.fields import option
 from jaxrl_llm.objective import terms
 from jaxrl_llm.objective.row_stats import predicted_ahead
 from jaxrl_llm.ops import masked
 from jaxrl_llm.registry import Entry
-from jaxrl_llm.training import columns
 from jaxrl_llm.types import Mean
 
 STATISTIC = "mtp_log_probs"
@@ -61,12 +61,12 @@ class MtpInputs:
 OPTIONAL = (ADVANTAGES, ANCHOR)
 
 
-columns.register_statistic(ANCHOR, STATISTIC)
+register.statistic_column(ANCHOR, STATISTIC)
 
 
-def register(name: str, numbers: type | None = None, *, needs: Collection[str] = (),
-             detached: bool = False, calibrate: Callable | None = None, replace: bool = False,
-             **defaults):
+def mtp(name: str, numbers: type | None = None, *, needs: Collection[str] = (),
+        detached: bool = False, calibrate: Callable | None = None, replace: bool = False,
+        **defaults):
   """Returns a decorator that enters a loss of the head as a term of the loss.
 
   The function is `loss(inputs: MtpInputs, cfg) -> [B, L]`, the loss of each token; `cfg` is an
@@ -109,7 +109,7 @@ def register(name: str, numbers: type | None = None, *, needs: Collection[str] =
             Calibration, name=name, calibrate=calibrate),
         check=checks.check, loss=function)
 
-  return terms.register(name, numbers, replace=replace, make=make, **defaults)
+  return register.loss_term(name, numbers, replace=replace, make=make, **defaults)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,11 +150,11 @@ def _term(inputs: terms.TermInputs, cfg, *, loss: Callable, needs: frozenset[str
                             jnp.full((mask.shape[0], 1), cfg.coef, jnp.float32))
   if COEFFICIENT not in columns:
     raise ValueError(f"a calibrated loss without the column {COEFFICIENT!r}. Fix: train_step finds "
-                     "it, or papers/occ/calibration.py.")
+                     "it, or experiments/papers/occ/calibration.py.")
   return terms.TermOutput(per_token, metrics, columns[COEFFICIENT][:, None])
 
 
-# --- the package's losses
+# --- the paper's losses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,8 +171,8 @@ def _cross_entropy(inputs: MtpInputs, cfg: Weight) -> Float[Array, "B L"]:
   return -inputs.mtp_log_probs
 
 
-register("mtp_detach", Weight, detached=True)(_cross_entropy)
-register("mtp_ce", Weight)(_cross_entropy)
+mtp("mtp_detach", Weight, detached=True)(_cross_entropy)
+mtp("mtp_ce", Weight)(_cross_entropy)
 
 
 def _policy(inputs: MtpInputs, cfg) -> Float[Array, "B L"]:
@@ -182,7 +182,7 @@ def _policy(inputs: MtpInputs, cfg) -> Float[Array, "B L"]:
                           inputs.mask)
 
 
-register("mtp_policy", Weight, needs={ADVANTAGES, ANCHOR})(_policy)
+mtp("mtp_policy", Weight, needs={ADVANTAGES, ANCHOR})(_policy)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,4 +219,4 @@ def calibrate(change: Float[Array, "B L"], mtp_change: Float[Array, "B L"],
                    last if cfg.carry else 0.0)
 
 
-register("occ", Occ, needs={ADVANTAGES, ANCHOR}, calibrate=calibrate)(_policy)
+mtp("occ", Occ, needs={ADVANTAGES, ANCHOR}, calibrate=calibrate)(_policy)

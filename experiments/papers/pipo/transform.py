@@ -9,16 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.papers.pipo.replay import Pipo, PipoState, progress, remember, replayed_batch
-from jaxrl_llm import parallel
+from jaxrl_llm import parallel, register
 from jaxrl_llm.config import ConfigError, EstimatorConfig
 from jaxrl_llm.objective import estimators
-from jaxrl_llm.training.transforms import (
-  PhaseInputs,
-  PhaseOutput,
-  PhaseParts,
-  Transform,
-  register,
-)
+from jaxrl_llm.training.transforms import PhaseInputs, PhaseOutput, PhaseParts, Transform
 from jaxrl_llm.types import TrainState
 
 
@@ -63,6 +57,7 @@ class Replay:
                      jax.tree.map(lambda x: placed(x, rows), batch))
 
 
+@register.update_transform("pipo", Pipo)
 class PipoTransform(Transform):
   """A further step on the previous batch, before the fresh batch's updates."""
 
@@ -83,6 +78,3 @@ class PipoTransform(Transform):
       raise ConfigError(
           f"transform.name = 'pipo' with estimator.name = {estimator.name!r}, whose weights "
           "are a statistic of the fresh batch. Fix: another estimator.")
-
-
-register("pipo", Pipo)(PipoTransform)

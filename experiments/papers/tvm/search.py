@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
+from experiments.tables_lib.generators import Generator, Step, engine_generator
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.rollouts.generators import Generator, Step, engine_generator
 
 __all__ = ["Beam", "BeamConfig", "Generator", "Scorer", "Step", "best_of_n", "engine_generator",
            "step_beam_search", "weighted_vote"]

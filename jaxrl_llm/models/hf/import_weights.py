@@ -13,8 +13,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.models.hf import extra_tensors, import_adapters, network_config
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError, Weights
+from jaxrl_llm.models.hf import extra_tensors, gguf, import_adapters, network_config
+from jaxrl_llm.models.hf.errors import CheckpointError
+from jaxrl_llm.models.hf.safetensors_files import Weights
 from jaxrl_llm.models.hf.tensor_names import Entry, by_path, tensor_table
 from jaxrl_llm.models.transformer import Model, unconstrained
 
@@ -84,7 +85,8 @@ def load(path: str | Path, mesh: Mesh | None, dtype,
   model = Model(cfg, unconstrained if mesh is None else parallel.Layout(mesh),
                 origin=str(directory))
   _check_tokenizer(directory, cfg.vocab_size)
-  weights, table = Weights(directory), tensor_table(model)
+  weights = gguf.Weights(directory) if gguf.files(directory) else Weights(directory)
+  table = tensor_table(model)
   ignored = _check(directory, weights, table, cfg.tie_head)
   abstract = model.shapes()
   shapes = by_path(abstract)
@@ -111,19 +113,26 @@ def load(path: str | Path, mesh: Mesh | None, dtype,
 
 
 def local_directory(path: str | Path) -> Path:
-  """Returns the directory itself, or the local copy of a repository of the Hugging Face hub.
+  """Returns the directory itself, one made of GGUF, or the local copy of a repository of the
+  Hugging Face hub.
 
   Raises:
-    CheckpointError: `path` is neither a directory nor a repository that can be reached.
+    CheckpointError: `path` is neither a directory, nor a GGUF file, nor a repository that can be
+      reached; or as `gguf.folder`.
   """
-  directory = Path(path)
+  if "://" in str(path):
+    raise CheckpointError(f"{path}: addresses are not read. Fix: a directory, to which the "
+                          "checkpoint was copied, or the hub's name of it, such as Qwen/Qwen3-0.6B.")
+  directory = Path(path).expanduser()
+  if gguf.files(directory):
+    return gguf.folder(directory)
   if directory.is_dir():
     return directory
   hub_name = str(path).count("/") == 1 and not str(path).startswith((".", "~", "/"))
-  if directory.exists() or not hub_name:
+  if directory.exists() or not hub_name or directory.suffix == ".gguf":
     raise CheckpointError(
-        f"{path} is not a directory. Fix: a checkpoint directory, or a hub name such as "
-        "Qwen/Qwen3-0.6B.")
+        f"{path} is not a directory. Fix: a checkpoint directory, a GGUF file, or a hub name such "
+        "as Qwen/Qwen3-0.6B.")
   try:
     patterns = ["*.json", "*.safetensors", "*.jinja", "*.txt", *extra_tensors.FILES]
     return Path(huggingface_hub.snapshot_download(str(path), allow_patterns=patterns))

@@ -3,8 +3,8 @@
 import dataclasses
 
 from experiments.planning.shapes import with_shapes
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import base_config, from_dict
+from jaxrl_llm.wiring import setup
 
 
 def get_config():

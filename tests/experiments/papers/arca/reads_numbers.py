@@ -2,7 +2,7 @@
 
 import jax
 
-from jaxrl_llm.build import setup
+from jaxrl_llm.wiring import setup
 
 
 def call(tiny):

@@ -10,9 +10,6 @@ import pytest
 
 from experiments.papers.arca.residual import COLUMN, adapter_residual
 from jaxrl_llm import parallel
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.learner import Start
-from jaxrl_llm.build.scoring import make_scoring, score_rollout
 from jaxrl_llm.config import (
   ConfigError,
   LossConfig,
@@ -28,6 +25,9 @@ from jaxrl_llm.training.columns import BASE
 from jaxrl_llm.training.packing import Packer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Bins, Rollout
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.learner import Start
+from jaxrl_llm.wiring.scoring import make_scoring, score_rollout
 
 pytestmark = pytest.mark.slow
 

@@ -4,6 +4,7 @@ import cases
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import test_advantages
 
 from experiments.papers.arca import token_credit
 from experiments.papers.arca.residual import COLUMN
@@ -149,3 +150,11 @@ def test_each_signal_needs_what_it_reads():
   lacking = inputs(np.ones((2, 3))).replace(columns=None)
   with pytest.raises(ValueError, match="signal = 'adapter_residual' reads adapter_residual"):
     advantages.get_advantage("arca")(lacking, AdvantageConfig("arca"))
+
+
+@pytest.mark.parametrize("signal", ["adapter_residual", "surprisal", "entropy_drop",
+                                    "reference_gap"])
+def test_what_holds_for_every_advantage(signal, monkeypatch):
+  monkeypatch.setitem(test_advantages.EVERY, "arca", AdvantageConfig("arca", signal=signal))
+  test_advantages.test_every_advantage("arca")
+  test_advantages.test_constants_without_gradient("arca")

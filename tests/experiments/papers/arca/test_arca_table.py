@@ -8,8 +8,8 @@ import experiment_files
 import numpy as np
 import pytest
 
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import from_dict
+from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parents[4]
 FOLDER = ROOT / "experiments" / "papers" / "arca"

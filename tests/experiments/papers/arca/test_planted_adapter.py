@@ -7,9 +7,9 @@ import pytest
 
 from experiments.papers.arca import planted_adapter
 from experiments.papers.arca.residual import COLUMN
+from experiments.tables_lib import planted
+from experiments.tables_lib.planted import GOOD, Planted
 from jaxrl_llm.config import AdvantageConfig
-from jaxrl_llm.lab import planted
-from jaxrl_llm.lab.planted import GOOD, Planted
 
 EXACT = AdvantageConfig("gae", lam=0.0, whiten=False)
 TRAINED = planted_adapter.AdapterTraining(rank=4, updates=20, group_size=8)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.lab import seed_results
+from experiments.tables_lib import seed_results
 
 FOLDER = Path(__file__).parents[4] / "experiments" / "papers" / "budgets"
 

@@ -9,8 +9,8 @@ import experiment_files
 import numpy as np
 import pytest
 
+from experiments.tables_lib import seed_results
 from jaxrl_llm.config import TaskConfig, load_plugins
-from jaxrl_llm.lab import seed_results
 from jaxrl_llm.models import Model
 from jaxrl_llm.tasks import make_task
 

@@ -12,8 +12,8 @@ from flax.traverse_util import flatten_dict
 
 from experiments.papers.counting import head_rows
 from experiments.planning.shapes import SHAPES
+from experiments.tables_lib import fitting
 from jaxrl_llm.config import ModelConfig, OptimizerConfig, ParametersConfig
-from jaxrl_llm.lab import fitting
 from jaxrl_llm.models import Model, layers, trainable
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.types import SupervisedBatch

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm.lab import chains, seed_results
+from experiments.tables_lib import chains, seed_results
 
 FOLDER = Path(__file__).parents[4] / "experiments" / "papers" / "critical_tokens"
 toy = experiment_files.load(FOLDER / "toy.py")

@@ -12,12 +12,12 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxrl_llm.build import demonstrations, setup
 from jaxrl_llm.config import TaskConfig, from_dict
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import trainable
 from jaxrl_llm.tasks import TASKS, make_task
 from jaxrl_llm.types import Problem
+from jaxrl_llm.wiring import demonstrations, setup
 
 HERE = Path(__file__).parents[4] / "experiments" / "papers" / "number_tokens"
 TOKENS = ("characters", "marker", "vocabulary")

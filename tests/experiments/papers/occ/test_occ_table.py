@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from experiments.papers.occ import gradients
+from experiments.tables_lib import seed_results
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.lab import seed_results
 from jaxrl_llm.models import Model
 from jaxrl_llm.types import Rollout
 

@@ -3,8 +3,8 @@
 import pytest
 
 from jaxrl_llm import presets
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import ConfigError, base_config, from_dict
+from jaxrl_llm.wiring import setup
 
 
 def config(**keys):

@@ -5,7 +5,6 @@ speeds up a start and never changes a result. Its content is run and read withou
 other user may write there. `python experiments/cache.py` shows and clears it.
 """
 
-import contextlib
 import logging
 import os
 import shutil

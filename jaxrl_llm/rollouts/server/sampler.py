@@ -13,9 +13,8 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import ServerConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts.assembly import Completions, assemble
-from jaxrl_llm.rollouts.server import control, weights
+from jaxrl_llm.rollouts.server import ServerError, control, weights
 from jaxrl_llm.rollouts.server.asking import ATTEMPTS, RequestBatcher
-from jaxrl_llm.rollouts.server import ServerError
 from jaxrl_llm.rollouts.server.client import Client
 from jaxrl_llm.rollouts.server.completions import Completion, Limits
 from jaxrl_llm.rollouts.server.weights import Weights

@@ -55,7 +55,7 @@ def tokenizer_of(pretrained: str) -> PreTrainedTokenizerBase:
     ConfigError: the checkpoint or its tokenizer cannot be read.
   """
   try:
-    return load_tokenizer(import_weights.base_directory(pretrained))
+    return load_tokenizer(hf.base_directory(pretrained))
   except (CheckpointError, OSError) as error:
     raise ConfigError(f"pretrained = {pretrained!r}: {error}") from error
 

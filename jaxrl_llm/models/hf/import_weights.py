@@ -120,7 +120,10 @@ def local_directory(path: str | Path) -> Path:
     CheckpointError: `path` is neither a directory, nor a GGUF file, nor a repository that can be
       reached; or as `gguf.folder`.
   """
-  directory = Path(path)
+  if "://" in str(path):
+    raise CheckpointError(f"{path}: addresses are not read. Fix: a directory, to which the "
+                          "checkpoint was copied, or the hub's name of it, such as Qwen/Qwen3-0.6B.")
+  directory = Path(path).expanduser()
   if gguf.files(directory):
     return gguf.folder(directory)
   if directory.is_dir():

@@ -23,6 +23,7 @@ def get_config():
   config.iterations = ITERATIONS
   config.plugins = (*config.plugins, "tests/runs/digit_reward.py")
   config.reward.name = "digits"
+  config.warm_start.steps = 0
   config.task.heldout_problems = 2
   config.rollout.update(prompts=2, group_size=4, max_new_tokens=8, window=8)
   config.evaluation.update(every=3, samples=0)

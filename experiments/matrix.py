@@ -14,8 +14,8 @@ import question_rows
 from table_row import HERE, Row, filled, folder
 
 from experiments.tables_lib import sweep_results
-from experiments.tables_lib.page_parts import Place
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from experiments.tables_lib.page_parts import Place, replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 
 HEADER = ("table", "question", "command, time on 2 cores", "here", "published", "verdict")
 PAPER_HEADER = ("toy", "question", "command", "here", "published", "verdict", "last ran at")

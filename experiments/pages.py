@@ -29,7 +29,6 @@ from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.registry import ADVANTAGES as ADVANTAGE_ENTRIES
 from jaxrl_llm.registry import AGGREGATIONS, Entry
-from jaxrl_llm.reporting import tables
 from jaxrl_llm.store.files import write_atomically
 
 HERE = Path(__file__).parent
@@ -213,7 +212,7 @@ def split(page: str, part: Part) -> tuple[str, str, str]:
   """Returns the text before a part, the part, and the text after it."""
   name = part.name if part.name.startswith("experiments/") else f"{COMMAND}, {part.name}"
   try:
-    before, text, after = tables.split(page, name, part.page)
+    before, text, after = page_parts.split(page, name, part.page)
   except ConfigError as error:
     sys.exit(str(error))
   return before, text.strip("\n"), after
@@ -229,7 +228,7 @@ def renewed(page: str, part: Part) -> str:
 def atlas_is_old() -> bool:
   """Returns whether the atlas lacks an estimator, or has one that is gone."""
   page = HERE / "atlas/README.md"
-  drawn = page_parts.tables(tables.split(page.read_text(), "run.py", page)[1])[0]
+  drawn = page_parts.tables(page_parts.split(page.read_text(), "run.py", page)[1])[0]
   return [row[0] for row in drawn.rows] != estimator_names()
 
 

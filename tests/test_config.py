@@ -16,7 +16,7 @@ from ml_collections import config_flags
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import fields
-from jaxrl_llm.config import Config, ConfigError, from_dict
+from jaxrl_llm.config import Config, ConfigError, convert, from_dict
 from jaxrl_llm.registry import Choice
 from jaxrl_llm.rollouts import environment, tools
 
@@ -349,3 +349,16 @@ def test_a_message_names_a_command_that_reaches_the_interpreter(monkeypatch, pip
   monkeypatch.setattr(fields.sys, "executable", "/a b/python")
   wanted = "pip install" if pip else "uv pip install --python '/a b/python'"
   assert fields.installing("math") == f"{wanted} -e '.[math]'"
+
+
+@pytest.mark.parametrize("values, key", [
+    ({"num_generations": 4}, "rollout.group_size"),
+    ({"optimizer": {"lr": 1e-3}}, "optimizer.learning_rate"),
+    ({"rollout": {"n": 4}}, "rollout.group_size"),
+    ({"max_completion_length": 9}, "rollout.max_new_tokens"),
+])
+def test_names_of_other_libraries_lead_to_ours(values, key):
+  """By spelling alone, the nearest known key of the second is optimizer.b2."""
+  with pytest.raises(ConfigError, match=f"nearest known key: {key}[.]"):
+    from_dict(values)
+  assert {*convert.OTHERS.values()} <= {*convert.keys()}

@@ -5,7 +5,7 @@ import importlib.util
 import json
 from pathlib import Path
 
-from jaxrl_llm.reporting.tables import markers
+from experiments.tables_lib.page_parts import markers
 
 HERE = Path(__file__).parent.parent / "experiments" / "mismatch"
 

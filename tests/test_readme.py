@@ -9,10 +9,10 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.tables_lib.page_parts import markers
 from jaxrl_llm.config import EstimatorConfig, load_plugins
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.presets import PRESETS
-from jaxrl_llm.reporting.tables import markers
 from jaxrl_llm.runs import iteration
 
 ROOT = Path(__file__).parent.parent

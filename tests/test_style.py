@@ -1,5 +1,5 @@
-"""The house rules that a reader can count: short functions, a small package, the whole config in one
-room, no page cited that is not here.
+"""The house rules that a reader can count: short functions, a small package, the whole config in
+one room, no page cited that is not here.
 """
 
 import ast

@@ -16,7 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.tables_lib import accuracy, gradient_noise, statistics, sweep_results, sweeps
+from experiments.tables_lib import (
+    accuracy,
+    gradient_noise,
+    page_parts,
+    statistics,
+    sweep_results,
+    sweeps,
+)
 from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.reporting import tables
@@ -173,11 +180,11 @@ def verdicts(results: dict[str, dict]) -> list[tuple]:
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md."""
   page = folder / "README.md"
-  tables.replace_part(page, "sweep.py, noise", noise_table(results))
-  tables.replace_part(page, "sweep.py, verdicts",
+  page_parts.replace_part(page, "sweep.py, noise", noise_table(results))
+  page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
-  tables.replace_part(page, "sweep.py, screening", screening_table(results))
-  tables.replace_part(page, "sweep.py, training",
+  page_parts.replace_part(page, "sweep.py, screening", screening_table(results))
+  page_parts.replace_part(page, "sweep.py, training",
                       training_table(results) + sweeps.made_at(results))
 
 

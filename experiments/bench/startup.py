@@ -18,7 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from experiments.tables_lib.page_parts import replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 
 ROOT = Path(__file__).parents[2]
 RESULT = Path(__file__).parent / "results" / "startup.json"

@@ -20,6 +20,7 @@ import numpy as np
 
 from experiments.tables_lib.exact import comparisons, figures, monte_carlo, studies
 from experiments.tables_lib.exact.study_tables import down, grid, number
+from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm.config import (
   AdvantageConfig,
   AggregationConfig,
@@ -30,7 +31,7 @@ from jaxrl_llm.config import (
 from jaxrl_llm.lab.exact import exact_group
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective.estimators.common import LOG_RATIO_BOUND, LOG_WEIGHT_BOUND
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.store import cache
 
 HERE = Path(__file__).parent

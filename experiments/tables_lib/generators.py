@@ -8,8 +8,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from experiments.tables_lib.rows import padded_rows
 from jaxrl_llm.config import SamplerConfig
-from jaxrl_llm.ops.rows import padded_rows
 from jaxrl_llm.rollouts.next_token import rules_on
 from jaxrl_llm.rollouts.sampler import generate
 from jaxrl_llm.types import PromptBatch, Sampling

@@ -15,12 +15,11 @@ from typing import Any
 
 from IPython.display import HTML, Image, Markdown, display
 
-from experiments.tables_lib import arena
+from experiments.tables_lib import arena, plots
 from experiments.tables_lib.checkout import ROOT, SIZES, checkout_env, fast, fresh
 from experiments.tables_lib.exact import studies, study_tables
 from experiments.tables_lib.replay import replay_run
 from jaxrl_llm.config import ConfigError, EstimatorConfig, from_dict
-from jaxrl_llm.reporting import plots
 from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 from jaxrl_llm.runs import trainer

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from experiments.tables_lib import page_parts
 from experiments.tables_lib.checkout import ROOT, checkout_env, fast, fresh
-from experiments.tables_lib.page_parts import Place
+from experiments.tables_lib.page_parts import Place, split
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.reporting.reader import read_run
-from jaxrl_llm.reporting.tables import MISSING, markdown_table, split
+from jaxrl_llm.reporting.tables import MISSING, markdown_table
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,6 +65,8 @@ def _line(field: dataclasses.Field, value, prefix: str, section) -> str:
   if isinstance(section, Choice) and field.name == "name":
     choices = section.table.names()
   limits = ", ".join(map(str, choices)) if choices else allowed(meta)
+  if meta.get("auto"):
+    limits = f"{limits}, or auto" if limits else "or auto"
   comment = meta["doc"] + (f" [{limits}]" if limits else "")
   for condition in meta["when"]:
     key = prefix + condition.key[1:] if condition.key.startswith(".") else condition.key

@@ -17,7 +17,8 @@ class RolloutConfig:
 
   prompts: int = option(32, "prompts per iteration", low=1)
   group_size: int = option(8, "G, completions per prompt", low=1)
-  max_prompt_tokens: int = option(16, "prompt part of a row, tokens", low=1)
+  max_prompt_tokens: int = option(16, "prompt part of a row, tokens; auto: the longest prompt "
+                                 "of the data", low=1, auto=True)
   max_new_tokens: int = option(48,
                                "completion part of a row, tokens; longer completions are truncated",
                                low=1)
@@ -37,6 +38,10 @@ class RolloutConfig:
       False,
       "each device decodes completions of its own, and waits for no other (rollouts/engines.py); "
       "slots are those of all", when=ENGINE)
+  decode_attention: str = option(
+      "auto", "how a token step reads the cache (rollouts/decode_attention.py): kernel, the columns in "
+      "which rows have tokens, on a TPU; windowed, those up to the longest row's end. auto: kernel "
+      "where it serves the model's heads", choices=("auto", "kernel", "windowed"), when=ENGINE)
   stop_strings: tuple = option((),
                                "texts that end a completion; the verifier reads what precedes them",
                                when=(ENGINE, when(".max_turns", 0)))

@@ -58,10 +58,10 @@ class UpdateConfig:
                               low=1, when=when(".token_budget", 0))
   token_budget: int = option(0, "packs rows, up to this many tokens per micro-batch and device, at "
                              "least a row's; changes memory and speed only. 0: rows are padded",
-                             low=0)
+                             low=0, auto=True)
   shared_prompts: bool = option(False, "computes the prompt of a group once, followed by as many "
                                 "completions as fit into the budget; changes memory and speed only",
-                                when=when(".token_budget"))
+                                when=when(".token_budget"), auto=True)
   staleness: int = option(0, "iterations between the sampler's parameters and the current ones; "
                           "each keeps a copy of the trained parameters", low=0)
   in_flight: bool = option(
@@ -119,7 +119,8 @@ class OptimizerConfig(Choice):
 
   name: str = option("adamw", "optimizer (training/optimizers.py): adamw, adafactor, or any of "
                      "optax or optax.contrib, such as muon or lion")
-  learning_rate: float = option(1e-4, "learning rate, constant after the warm-up", low=0.0)
+  learning_rate: float = option(1e-4, "learning rate, constant after the warm-up; auto: by what "
+                                "is trained", low=0.0, auto=True)
   warmup_steps: int = option(0, "linear warm-up, optimizer steps", low=0)
   weight_decay: float = option(0.0, "decoupled weight decay", low=0.0)
   max_grad_norm: float = option(1.0, "global norm above which gradients are scaled down", low=1e-9)
@@ -130,7 +131,8 @@ class OptimizerConfig(Choice):
 class WarmStartConfig:
   """Supervised steps on demonstrations before the first rollout."""
 
-  steps: int = option(0, "optimizer steps", low=0)
+  steps: int = option(0, "optimizer steps; auto: 200 for a network that begins with random "
+                      "weights, 0 for a checkpoint", low=0, auto=True)
   path: str = option("", "file of demonstrations, as task.data.path; empty: the task's own",
                      when=STEPS)
   split: str = option("train", "split of a folder or hub name", when=DEMONSTRATED)
@@ -138,9 +140,10 @@ class WarmStartConfig:
   prompt_column: str = option("problem", "column of the question", when=DEMONSTRATED)
   completion_column: str = option("completion", "column of the worked completion",
                                   when=DEMONSTRATED)
-  batch_size: int = option(64, "demonstrations per step", low=1, high=10**6, when=STEPS)
+  # Of a warm start that is switched off they are no error, so that steps=0 is enough.
+  batch_size: int = option(64, "demonstrations per step", low=1, high=10**6)
   micro_batches: int = option(1, "micro-batches per step; changes memory and speed only", low=1)
-  learning_rate: float = option(1e-3, "peak; cosine decay to a tenth", low=0.0, when=STEPS)
+  learning_rate: float = option(1e-3, "peak; cosine decay to a tenth", low=0.0)
   mtp_coef: float = option(0.3, "weight of the cross-entropy of the module that predicts two "
                            "tokens ahead; its gradient reaches the trunk", low=0.0,
                            when=(when("warm_start.steps"), MTP))

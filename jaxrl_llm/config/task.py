@@ -22,7 +22,8 @@ class PromptConfig:
   """The conversion of a problem's text to token ids."""
 
   style: str = option("plain", "plain: the text itself; completion: the text in `template`; chat: "
-                      "the tokenizer's chat template", choices=("plain", "completion", "chat"))
+                      "the tokenizer's chat template; auto: chat if it has one, else plain",
+                      choices=("plain", "completion", "chat"), auto=True)
   system: str = option("", "system message; empty: none", when=CHAT)
   template: str = option("Question: {problem}\nAnswer:", "text around {problem}",
                          when=when(".style", "completion"))

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tqdm import tqdm
+
 from jaxrl_llm.config import CheckpointConfig, Config, WriterConfig, to_dict
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.parallel import processes
@@ -28,7 +30,7 @@ from jaxrl_llm.store.signals import Signals
 from jaxrl_llm.training.columns import REFERENCE
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params
-from jaxrl_llm.wiring import evaluation_sets, inputs, setup
+from jaxrl_llm.wiring import automatic, evaluation_sets, inputs, setup
 from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
 from jaxrl_llm.wiring.learner import Learner, Start
 from jaxrl_llm.wiring.loop import Loop, make_loop
@@ -80,6 +82,9 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   """
   clock = Clock()
   resolved = setup.resolve(cfg)
+  if (choices := automatic.line(cfg, resolved)) and processes.is_main():
+    tqdm.write(choices)
+  setup.warn_of_fast_rate(resolved)
   setup.warn_of_off_policy_data(resolved)
   metric_writers.require(resolved.writer)
   workdir.check(directory, to_dict(resolved))

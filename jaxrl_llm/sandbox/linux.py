@@ -146,9 +146,9 @@ def library_folders(more: list[str]) -> list[str]:
 def enter_own_files(more: list[str]) -> None:
   """Replaces the file tree of this mount namespace by one with only the interpreter's libraries.
 
-  These, and the folders `more`, are read-only. There is no /proc and no /etc, /dev has only null, zero and urandom,
-  and `HOME` is an empty folder. The nodes take and give data, but their times and modes are
-  read-only.
+  These, and the folders `more`, are read-only. There is no /proc and no /etc, /dev has only null,
+  zero and urandom, and `HOME` is an empty folder. The nodes take and give data, but their times and
+  modes are read-only.
   """
   folders, old = library_folders(more), "/.old"
   mount("none", "/", "none", MS_REC | MS_PRIVATE)

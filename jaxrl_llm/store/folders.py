@@ -35,7 +35,7 @@ def path_of(address: str | os.PathLike) -> Any:
   if not is_bucket(address):
     if "://" in os.fspath(address):
       raise ConfigError(refusal("", os.fspath(address)))
-    return Path(address)
+    return Path(address).expanduser()
   from jaxrl_llm.store import buckets  # here: it replaces Orbax's own paths of buckets
 
   return buckets.BucketPath(address)

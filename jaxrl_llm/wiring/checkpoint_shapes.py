@@ -48,10 +48,24 @@ def shapes_of(pretrained: str, ours: ModelConfig,
   return model, load_tokenizer(directory)
 
 
+def tokenizer_of(pretrained: str) -> PreTrainedTokenizerBase:
+  """Returns the tokenizer of a checkpoint.
+
+  Raises:
+    ConfigError: the checkpoint or its tokenizer cannot be read.
+  """
+  try:
+    return load_tokenizer(hf.base_directory(pretrained))
+  except (CheckpointError, OSError) as error:
+    raise ConfigError(f"pretrained = {pretrained!r}: {error}") from error
+
+
 def _log_replaced(ours: ModelConfig, checkpoint_shapes: ModelConfig) -> None:
   """Says which shapes of the config gave way to the checkpoint's."""
-  for field in dataclasses.fields(ModelConfig):
-    mine, new_value = getattr(ours, field.name), getattr(checkpoint_shapes, field.name)
-    if mine not in (new_value, field.default):
-      logger.warning("model.%s = %r: the checkpoint in `pretrained` has %r, which is used",
-                     field.name, mine, new_value)
+  shapes = [(field.name, field.default, getattr(ours, field.name),
+             getattr(checkpoint_shapes, field.name)) for field in dataclasses.fields(ModelConfig)]
+  replaced = [f"model.{name} = {mine!r} (there {its!r})" for name, default, mine, its in shapes
+              if mine not in (its, default)]
+  if replaced:
+    logger.warning("the checkpoint in `pretrained` has its own shapes, which are used, not %s",
+                   ", ".join(replaced))

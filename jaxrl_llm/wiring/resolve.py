@@ -23,6 +23,7 @@ from jaxrl_llm.registry import COLUMNS, LOSS_TERMS
 from jaxrl_llm.rollouts import numerics, server
 from jaxrl_llm.training import optimizers, transforms
 from jaxrl_llm.wiring import (
+  automatic,
   backends,
   evaluation_sets,
 )
@@ -38,7 +39,7 @@ def resolve(cfg: Config) -> Config:
       refuse.
   """
   config_lib.load_plugins(cfg.plugins)
-  cfg = config_lib.fill(cfg)
+  cfg = automatic.chosen(config_lib.fill(cfg))
   checkpoint = cfg.checkpoint.filled(cfg.evaluation, cfg.task.heldout_problems)
   anchor = cfg.updates.anchor
   if anchor == DEFAULT:
@@ -67,6 +68,12 @@ def resolve(cfg: Config) -> Config:
       check(*arguments)
   problems.refuse()
   return cfg
+
+
+def warn_of_fast_rate(cfg: Config) -> None:
+  """Logs a warning of a learning rate that a checkpoint does not survive."""
+  if warning := automatic.fast_rate(cfg):
+    logger.warning("%s", warning)
 
 
 def warn_of_off_policy_data(cfg: Config) -> None:

@@ -14,14 +14,14 @@ from jaxrl_llm.parallel import divisions
 from jaxrl_llm.types import Task
 from jaxrl_llm.wiring.checkpoint_shapes import shapes_of
 from jaxrl_llm.wiring.learner import Learner, make_learner
-from jaxrl_llm.wiring.resolve import resolve, warn_of_off_policy_data
+from jaxrl_llm.wiring.resolve import resolve, warn_of_fast_rate, warn_of_off_policy_data
 from jaxrl_llm.wiring.sampler import Sampler, make_sampler
 from jaxrl_llm.wiring.task import TaskSections, check_rewards, checked_task
 from jaxrl_llm.wiring.teachers import make_teachers
 
 logger = logging.getLogger(__name__)
 __all__ = ["Built", "build", "build_learner", "load_plugins", "resolve",
-           "warn_of_off_policy_data"]
+           "warn_of_fast_rate", "warn_of_off_policy_data"]
 
 
 class Built(NamedTuple):

@@ -1,5 +1,6 @@
 """A file of the user's own: what does not fit is named with its key, then the run begins."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,10 +11,10 @@ import pytest
 from absl import flags
 from ml_collections import config_flags
 
-from jaxrl_llm.config import ConfigError, convert
+from jaxrl_llm.config import ConfigError, OptimizerConfig, convert
 from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.runs import command_flags, trainer
-from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring import automatic, setup
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,6 +72,53 @@ def test_a_part_of_a_key_names_the_key_of_its_section():
     convert.from_dict({"parameters": {"rank": 8}})
 
 
+def automatic_start(monkeypatch, folder, *more):
+  """(resolved config, its line, warning of its rate) of own_data.py with these flags."""
+  rows = [{"problem": f"What is {i} plus {i}?", "answer": str(2 * i)} for i in range(60)]
+  (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  before = parsed(monkeypatch, f"--config={ROOT}/configs/own_data.py",
+                  f"--config.task.data.path={folder}/mine.jsonl", *more)()
+  after = setup.resolve(before)
+  setup.build_learner(after, jax.devices()[:1])
+  return after, automatic.line(before, after), automatic.fast_rate(after)
+
+
+def test_a_checkpoint_takes_one_flag(tmp_path, monkeypatch):
+  checkpoint = formats.write_checkpoint(tmp_path / "checkpoint")
+  flag = f"--config.pretrained={checkpoint}"
+  cfg, line, warning = automatic_start(monkeypatch, tmp_path, flag)
+  assert cfg.optimizer.learning_rate == 1e-6 and cfg.warm_start.steps == 0 and warning == ""
+  assert cfg.updates.token_budget >= cfg.bin_tokens and cfg.updates.shared_prompts
+  longest = setup.build_learner(cfg, jax.devices()[:1])[1].longest_prompt()
+  assert longest <= cfg.rollout.max_prompt_tokens < longest + automatic.PROMPT_TILE
+  assert "optimizer.learning_rate=1e-06" in line and "updates.shared_prompts=True" in line
+  adapters, _, _ = automatic_start(monkeypatch, tmp_path, flag, "--config.parameters.train=lora")
+  assert 1e-5 <= adapters.optimizer.learning_rate <= 1e-4
+  assert automatic.chosen(cfg) == cfg, "values that were chosen stay"
+
+
+def test_a_key_overrides_what_is_chosen_and_a_rate_far_above_is_named(tmp_path, monkeypatch):
+  checkpoint = formats.write_checkpoint(tmp_path / "checkpoint")
+  cfg, line, warning = automatic_start(
+      monkeypatch, tmp_path, f"--config.pretrained={checkpoint}",
+      "--config.optimizer.learning_rate=3e-4", "--config.updates.token_budget=0",
+      "--config.updates.shared_prompts=False", "--config.rollout.max_prompt_tokens=128")
+  assert (cfg.optimizer.learning_rate, cfg.updates.token_budget) == (3e-4, 0)
+  assert cfg.rollout.max_prompt_tokens == 128 and not cfg.updates.shared_prompts
+  assert "learning_rate" not in line and "token_budget" not in line
+  assert "optimizer.learning_rate = 0.0003 for all parameters" in warning and "=1e-06" in warning
+  mild = dataclasses.replace(cfg, optimizer=OptimizerConfig(learning_rate=1e-5))
+  assert automatic.fast_rate(mild) == ""
+
+
+def test_without_a_checkpoint_the_small_network_imitates_first(tmp_path, monkeypatch):
+  cfg, _, warning = automatic_start(monkeypatch, tmp_path)
+  assert cfg.warm_start.steps == 200 and cfg.updates.token_budget == 0 and warning == ""
+  assert cfg.task.prompt.style == "plain" and cfg.optimizer.learning_rate == 3e-4
+  cfg, _, _ = automatic_start(monkeypatch, tmp_path, "--config.warm_start.steps=0")
+  assert cfg.warm_start.steps == 0, "one flag is enough"
+
+
 @pytest.mark.slow
 def test_adapters_of_a_checkpoint_are_trained_on_it(tmp_path):
   """configs/own_data_lora.py with a smaller checkpoint and smaller sizes, which fit on a CPU."""
@@ -81,8 +129,7 @@ def test_adapters_of_a_checkpoint_are_trained_on_it(tmp_path):
   command.succeed(command.start(
       tmp_path / "run", f"pretrained={checkpoint}", f"task.data.path={tmp_path / 'mine.jsonl'}",
       "iterations=1", "task.heldout_problems=4", "rollout.prompts=2", "rollout.group_size=2",
-      "rollout.max_prompt_tokens=128", "rollout.max_new_tokens=8", "rollout.window=8",
-      "updates.micro_batches=1", "model.compute_dtype=float32",
+      "rollout.max_prompt_tokens=128", "rollout.max_new_tokens=8", "rollout.window=8", "model.compute_dtype=float32",
       config="configs/own_data_lora.py"))
   run = read_run(tmp_path / "run")
   assert run.metrics[-1]["iteration"] == 1 and run.config["parameters"]["train"] == "lora"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -94,6 +95,19 @@ def test_parameters_are_there_when_they_are_complete(run_folder):
   np.testing.assert_array_equal(tree["a"], like["a"] + 2.0)
   (path / "commit_success.txt").unlink()  # as if the writer had been killed
   assert not checkpoints.complete(path) and checkpoints.iterations(run_folder, "best") == []
+
+
+def test_a_bucket_that_does_not_answer_ends_in_one_line(monkeypatch):
+  """As without credentials, or with a wrong address: tensorstore tries for ten minutes."""
+  with socket.create_server(("localhost", 0)) as server:  # takes connections, and says nothing
+    monkeypatch.setenv(bucket_stub.VARIABLE, f"http://localhost:{server.getsockname()[1]}")
+    monkeypatch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
+    monkeypatch.setattr(buckets, "FIRST_ANSWER", 0.2)
+    buckets.forget()
+    with pytest.raises(OSError, match="no answer within 0.2 s. Fix: the name of the bucket") as error:
+      BucketPath("gs://test-runs/run").exists()
+  buckets.forget()
+  assert "gs://test-runs" in str(error.value) and "\n" not in str(error.value)
 
 
 def claims_side_by_side(path, monkeypatch) -> int:

@@ -96,7 +96,7 @@ def test_a_killed_process_leaves_no_lock_and_neither_does_its_orphan(kind, tmp_p
 
 def test_one_process_is_refused_its_own_folder_and_keeps_the_lock(tmp_path):
   with lock.held(tmp_path / "run"):
-    with pytest.raises(ConfigError, match=r"this one"), lock.held(tmp_path / "run"):
+    with pytest.raises(ConfigError, match=f"process {os.getpid()} on"), lock.held(tmp_path / "run"):
       pass
     with lock.held(tmp_path / "other"):
       pass
@@ -112,7 +112,7 @@ def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, caplog)
   def refuse(*_):
     raise OSError(lock.errno.ENOLCK, "No locks available")
 
-  monkeypatch.setattr(fcntl, "lockf", refuse)
+  monkeypatch.setattr(fcntl, "flock", refuse)
   with lock.held(tmp_path):
     pass
   assert "No locks available" in caplog.text

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.tables_lib.generators import Generator, Step, engine_generator
+from experiments.tables_lib.rows import padded_rows
 from jaxrl_llm.config import SamplerConfig
-from jaxrl_llm.ops.rows import padded_rows
 from jaxrl_llm.rollouts.next_token import row_keys, rules_on, sample_token
 from jaxrl_llm.types import Sampling
 

@@ -19,9 +19,10 @@ import numpy as np
 from experiments.papers.occ import gradients
 from experiments.papers.occ.config import get_config
 from experiments.tables_lib import seed_results
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm.config import Config, StepConfig, from_dict
-from jaxrl_llm.reporting.compare import interval
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import RunState, first_state

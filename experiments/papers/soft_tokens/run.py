@@ -19,9 +19,10 @@ import numpy as np
 from experiments.papers.soft_tokens import soft_runs
 from experiments.papers.soft_tokens.mixtures import GAMMA, noise_scale
 from experiments.papers.soft_tokens.sampler import SoftSamplerConfig
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm.config import base_config, from_dict
-from jaxrl_llm.reporting.compare import interval
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.store.files import write_atomically
 from jaxrl_llm.tasks.tokenizer import encode
 from jaxrl_llm.wiring.setup import build_learner, resolve

@@ -15,12 +15,12 @@ import optax
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from experiments.tables_lib.rows import padded_rows
 from jaxrl_llm.config import AggregationConfig, OptimizerConfig, StepConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.ops import masked
-from jaxrl_llm.ops.rows import padded_rows
 from jaxrl_llm.ops.token_stats import token_stats
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.train_step import init_state, make_train_step

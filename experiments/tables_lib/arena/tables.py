@@ -13,8 +13,8 @@ from experiments.tables_lib.arena.records import (
   frontier,
   tuned,
 )
+from experiments.tables_lib.compare import half_width
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.reporting.compare import half_width
 from jaxrl_llm.reporting.tables import markdown_table
 
 

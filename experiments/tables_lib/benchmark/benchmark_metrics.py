@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxrl_llm.reporting.metrics_at_k import bootstrap_interval, maj_at_k, pass_at_k
+from experiments.tables_lib.benchmark.intervals import bootstrap_interval, maj_at_k
+from jaxrl_llm.reporting.metrics_at_k import pass_at_k
 from jaxrl_llm.reporting.tables import markdown_table
 
 

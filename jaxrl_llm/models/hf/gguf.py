@@ -253,7 +253,7 @@ def _short(number: float) -> float:
 
 def _rope(file: Path, numbers: dict[str, Any], head_dim: int, factors) -> dict[str, Any]:
   """Returns the rotary numbers of config.json."""
-  rope = {"rope_type": "default", "rope_theta": _short(numbers.get("rope.freq_base", 10000.0))}
+  rope: dict[str, Any] = {"rope_type": "default", "rope_theta": _short(numbers.get("rope.freq_base", 10000.0))}
   scaling = {key: numbers.get(f"rope.scaling.{key}") for key in (
       "type", "factor", "original_context_length", "attn_factor", "yarn_beta_fast",
       "yarn_beta_slow")}

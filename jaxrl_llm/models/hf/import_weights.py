@@ -22,6 +22,7 @@ from jaxrl_llm.models.transformer import Model, unconstrained
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # safetensors' names -> numpy's
 # Old checkpoints store the rotary frequencies, which follow from the config.
 BUFFER = ".rotary_emb.inv_freq"
+AnyWeights = Weights | gguf.Weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +121,10 @@ def local_directory(path: str | Path) -> Path:
     CheckpointError: `path` is neither a directory, nor a GGUF file, nor a repository that can be
       reached; or as `gguf.folder`.
   """
-  directory = Path(path)
+  if "://" in str(path):
+    raise CheckpointError(f"{path}: addresses are not read. Fix: a directory, to which the "
+                          "checkpoint was copied, or the hub's name of it, such as Qwen/Qwen3-0.6B.")
+  directory = Path(path).expanduser()
   if gguf.files(directory):
     return gguf.folder(directory)
   if directory.is_dir():
@@ -175,7 +179,7 @@ def _check_tokenizer(directory: Path, vocab_size: int) -> None:
         f"head have vocab_size = {vocab_size} rows. Fix: the tokenizer of this checkpoint.")
 
 
-def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) -> list[str]:
+def _check(directory: Path, weights: AnyWeights, table: list[Entry], tied: bool) -> list[str]:
   """Checks the tensors against the table; returns the names that may be ignored, sorted.
 
   Raises:
@@ -214,7 +218,7 @@ def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) ->
   return sorted(ignored)
 
 
-def _same(weights: Weights, name: str, other_name: str, rows: int = 1024) -> bool:
+def _same(weights: AnyWeights, name: str, other_name: str, rows: int = 1024) -> bool:
   """Returns whether two tensors are bitwise equal, compared a block of rows at a time."""
   first, second = weights.tensors[name], weights.tensors.get(other_name)
   if second is None or (first.shape, first.dtype) != (second.shape, second.dtype):
@@ -227,7 +231,7 @@ def _same(weights: Weights, name: str, other_name: str, rows: int = 1024) -> boo
   return True
 
 
-def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
+def _read(weights: AnyWeights, entry: Entry, dtype, sharding) -> jax.Array:
   """Returns one parameter. Each device's part is read from the file; equal parts are read only
   once.
   """
@@ -253,6 +257,6 @@ def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
   return jax.make_array_from_callback(entry.shape, sharding, part, dtype=dtype)
 
 
-def _mapped(weights: Weights, entry: Entry, name: str) -> MappedTensor:
+def _mapped(weights: AnyWeights, entry: Entry, name: str) -> MappedTensor:
   stored = weights.tensors[name]
   return MappedTensor(name, entry.path, stored.shape, DTYPES[stored.dtype], stored.file)

@@ -11,7 +11,6 @@ from jaxrl_llm.config import ConfigError, RolloutConfig, TaskConfig
 from jaxrl_llm.tasks import make_task
 
 
-
 def task(*kinds, seed=0):
   return make_task(TaskConfig("questions", given=(("kinds", kinds),)), seed, 16,
                    limits=RolloutConfig(max_prompt_tokens=200, max_new_tokens=8))

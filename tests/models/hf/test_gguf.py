@@ -16,7 +16,6 @@ from test_hf_parity import assert_equal_logits, assert_same, forward, inputs
 from jaxrl_llm.models import CheckpointError, load_pretrained, save_pretrained
 from jaxrl_llm.models.hf import gguf, import_weights, network_config, stored_files
 from jaxrl_llm.tasks.tokenizer import load_tokenizer, stop_ids
-from jaxrl_llm.wiring import inputs as run_inputs
 
 FAMILIES = ("llama", "llama_biases", "qwen2_tied", "qwen2_untied", "qwen2_yarn", "qwen3_tied",
             "qwen3_untied")

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.papers.tvm import walks
 from experiments.tables_lib import seed_results
-from jaxrl_llm.reporting.compare import half_width
+from experiments.tables_lib.compare import half_width
 
 FOLDER = Path(__file__).parents[4] / "experiments" / "papers" / "tvm"
 toy = experiment_files.load(FOLDER / "toy.py")

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.tables_lib import statistics
+from experiments.tables_lib import page_parts, statistics
 from experiments.tables_lib.arena import records
-from jaxrl_llm.reporting import tables
 
 ARENA = Path(__file__).parents[4] / "experiments" / "arena"
 PAGE = (ARENA / "README.md").read_text()
@@ -32,7 +31,7 @@ def page():
 def differing(page) -> set[str]:
   """The parts whose text is not the committed one."""
   return {part.name for part in page.parts()
-          if tables.split(PAGE, f"page.py {part.name}", ARENA)[1].strip("\n")
+          if page_parts.split(PAGE, f"page.py {part.name}", ARENA)[1].strip("\n")
           != part.text.strip("\n")}
 
 

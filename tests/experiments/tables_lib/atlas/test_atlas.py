@@ -14,10 +14,10 @@ from jax import lax
 from suites import quick_for
 
 from experiments.tables_lib.atlas import atlas, atlas_panels, atlas_tables, coefficients
+from experiments.tables_lib.page_parts import markers
 from jaxrl_llm.config import ConfigError, EstimatorConfig, load_plugins
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators import common
-from jaxrl_llm.reporting.tables import markers
 
 ROOT = Path(__file__).parents[4]
 FOLDER = ROOT / "experiments" / "atlas"

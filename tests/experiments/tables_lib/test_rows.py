@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxrl_llm.ops import rows
+from experiments.tables_lib import rows
 
 
 def test_rows_stand_in_front_with_their_copies():

@@ -9,8 +9,9 @@ import experiment_files
 import numpy as np
 import pytest
 
+from experiments.tables_lib import compare, plots
 from jaxrl_llm.config import Config, to_dict
-from jaxrl_llm.reporting import compare, plots, strips
+from jaxrl_llm.reporting import strips
 from jaxrl_llm.reporting.reader import RunError, read_run
 
 
@@ -120,7 +121,7 @@ def test_unknown_names_are_refused_with_the_nearest(runs, metric, by, message):
 
 def test_the_command_leaves_its_own_folder_out(runs, tmp_path, monkeypatch, capsys):
   """A pattern such as runs/* finds it, the second time."""
-  command = experiment_files.load(Path(__file__).parents[2] / "experiments" / "compare.py")
+  command = experiment_files.load(Path(__file__).parents[3] / "experiments" / "compare.py")
   out = tmp_path / "compared"
   monkeypatch.setattr(sys, "argv", ["compare.py", *map(str, runs), str(out), f"--out={out}"])
   command.main()
@@ -187,7 +188,7 @@ def test_a_page_shows_the_first_the_last_and_some_between(tmp_path):
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
   """Starts the command with its trainings replaced: from arguments to the flags of each run."""
-  command = experiment_files.load(Path(__file__).parents[2] / "experiments" / "compare.py")
+  command = experiment_files.load(Path(__file__).parents[3] / "experiments" / "compare.py")
 
   def start(*arguments):
     commands = []

@@ -141,7 +141,7 @@ class Decoder:
                                        inputs.columns, self.chunk))
     copied, sampled = self._steps(params, copied, shared, inputs, draw, rules)
     new = row_cache.of_slots(copied, inputs.columns)
-    return jax.tree.map(lambda *x: self._enter(*x, inputs), cache, new), sampled
+    return jax.tree.map(lambda old, new: self._enter(old, new, inputs), cache, new), sampled
 
   def _enter(self, old, new, inputs: ChunkInputs):
     """Returns an array of the cache with a chunk's columns at the end of each row."""

@@ -112,6 +112,11 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
     raise ConfigError(f"{source.key} = {source.path!r}: all of its {counts['bad']} rows are bad. "
                       f"The first: {reasons[0]}")
   _check_some(source, counts, problems, limit, longest)
+  if counts["too_long"]:
+    logger.warning("%s = %s: %d of %d prompts are longer than rollout.max_prompt_tokens = %d and "
+                   "left out, the longest has %d tokens. Fix: rollout.max_prompt_tokens >= %d, if "
+                   "they are meant", source.key, source.path, counts["too_long"], counts["read"],
+                   limit, longest, longest)
   logger.info("%s: %d rows read, %d bad, %d repeated, %d prompts above rollout.max_prompt_tokens = "
               "%s dropped (longest: %d)", source.path, counts["read"], counts["bad"],
               counts["duplicates"], counts["too_long"], limit, longest)

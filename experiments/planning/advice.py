@@ -4,7 +4,7 @@ from experiments.planning.analysis import Analysis
 from experiments.planning.targets import Chip
 
 LARGE = 0.25  # a column above this share of the device's memory is worth a rule
-SAMPLING = ("generate", "prefill", "decode")
+SAMPLING = ("generate", "prefill", "admit", "decode")
 
 # The remedy for each column, for the programs that train and for the programs that sample.
 _TRAINING = {

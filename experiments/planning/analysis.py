@@ -56,6 +56,7 @@ class Program:
   cache_inside: int
   head: tuple[int, int]
   needs: float = 0.0
+  live: float = 1.0  # share of a cache's columns that a kernel of live blocks reads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +171,7 @@ def analyse(program: Program, target: Target) -> Analysis:
   required_bytes = memory.peak_memory_in_bytes
   if target.chip.platform != TPU:
     required_bytes = memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes
-  operations = flops.count(traced.jaxpr, program.head)
+  operations = flops.count(traced.jaxpr, program.head, program.live)
   once, loops, unknown = _work(program, compiled.as_text(), operations, target)
   run = _total_work(once, loops, program.trips)
   return Analysis(program, arguments, outputs, required_bytes, memory.temp_size_in_bytes, "",

@@ -59,7 +59,8 @@ def products(by_kind: dict[str, float]) -> float:
   return sum(by_kind.get(kind, 0.0) for kind in PRODUCTS)
 
 
-def count(jaxpr: core.ClosedJaxpr, head: tuple[int, int] | None = None) -> Flops:
+def count(jaxpr: core.ClosedJaxpr, head: tuple[int, int] | None = None,
+          live: float = 1.0) -> Flops:
   """Counts a traced program, `jax.jit(f).trace(...).jaxpr`.
 
   Products with batch axes are `attention`; of the others, products that read or make a matrix of
@@ -67,7 +68,7 @@ def count(jaxpr: core.ClosedJaxpr, head: tuple[int, int] | None = None) -> Flops
   attention are `kernel` by formula (kernels.py), other Pallas kernels with every block of their
   grid. A conditional counts as its branch with the most operations.
   """
-  counter = _Counter(head)
+  counter = _Counter(head, live)
   counter.jaxpr(jaxpr.jaxpr, 1.0, counter.once, False)
   return Flops(dict(counter.once), tuple(dict(loop) for loop in counter.loops))
 
@@ -75,8 +76,8 @@ def count(jaxpr: core.ClosedJaxpr, head: tuple[int, int] | None = None) -> Flops
 class _Counter:
   """Adds up equations; `into` is where the current loop's operations go."""
 
-  def __init__(self, head: tuple[int, int] | None):
-    self.head = head
+  def __init__(self, head: tuple[int, int] | None, live: float = 1.0):
+    self.head, self.live = head, live
     self.once: Sums = collections.defaultdict(float)
     self.loops: list[Sums] = []
 
@@ -86,7 +87,7 @@ class _Counter:
 
   def _equation(self, eqn, times: float, into, kernel: bool) -> None:
     name, params = eqn.primitive.name, eqn.params
-    if (cost := kernels.attention(eqn)) is not None:
+    if (cost := kernels.attention(eqn, self.live)) is not None:
       into[KERNEL] += times * cost.operations
       into[READ_AGAIN] += times * cost.read_again
     elif name == "while":
@@ -117,7 +118,7 @@ class _Counter:
     """Returns operations of the branch that counts; loops inside count one trip."""
     candidates = []
     for branch in branches:
-      inner = _Counter(self.head)
+      inner = _Counter(self.head, self.live)
       inner.jaxpr(branch.jaxpr, times, inner.once, kernel)
       candidates.append(Flops(inner.once, tuple(inner.loops)).total())
     return max(candidates, key=_size)

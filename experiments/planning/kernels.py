@@ -12,6 +12,8 @@ Source: own derivation, from the kernels' loops.
 import math
 from typing import NamedTuple
 
+from jaxrl_llm.models import live_attention
+
 # Products over the pairs, by the beginning of the kernel's name: scores and output; with their
 # gradients, scores, d weights, and d keys and d values, or d queries, or all three.
 _PRODUCTS = {
@@ -21,6 +23,10 @@ _PRODUCTS = {
 }
 
 
+# Operands of the kernel of live blocks, of which the first is the size of its grid.
+_LIVE_QUERIES, _LIVE_KEYS = 4, 7
+
+
 class Cost(NamedTuple):
   """Operations of a call, and bytes that it reads in addition to each operand once."""
 
@@ -28,11 +34,16 @@ class Cost(NamedTuple):
   read_again: float
 
 
-def attention(eqn) -> Cost | None:
+def attention(eqn, live: float = 1.0) -> Cost | None:
   """Returns the cost of an equation that calls one of the kernels, by all rows and heads; None for
   another equation.
+
+  Args:
+    live: share of the cache's columns that the kernel of live blocks reads.
   """
   name = _name(eqn)
+  if name.startswith(live_attention.NAME):
+    return _live(eqn, live)
   products = next((count for start, count in _PRODUCTS.items() if name.startswith(start)), None)
   if products is None:
     return None
@@ -49,6 +60,17 @@ def attention(eqn) -> Cost | None:
   once = 2 * math.prod(queries.shape)
   again = 2 * steps * (length // blocks) * size - once
   return Cost(2.0 * products * size * pairs, max(0.0, again) * queries.dtype.itemsize)
+
+
+def _live(eqn, share: float) -> Cost:
+  """A step's attention to live blocks. The text shows keys and values read and written as a whole;
+  the kernel reads the live blocks, and reads and writes a tile of columns for each row.
+  """
+  queries, keys = eqn.invars[_LIVE_QUERIES].aval, eqn.invars[_LIVE_KEYS].aval
+  both = 2 * math.prod(keys.shape) * keys.dtype.itemsize
+  rows, heads, columns, size = keys.shape
+  written = 2 * rows * heads * size * live_attention.TILE_BYTES
+  return Cost(4.0 * math.prod(queries.shape) * columns * share, (share - 2.0) * both + written)
 
 
 def _name(eqn) -> str:

@@ -14,8 +14,16 @@ from experiments.planning.abstract import PAD_ID, STOP_IDS, Planned, by_rows, by
 from experiments.planning.analysis import Program, tracing
 from jaxrl_llm import parallel
 from jaxrl_llm.config import SamplerConfig
-from jaxrl_llm.models import Model, kv_cache
-from jaxrl_llm.rollouts import decoding, engine, generate, hand_over, numerics, sizes
+from jaxrl_llm.models import Model, kv_cache, live_attention, row_cache
+from jaxrl_llm.rollouts import (
+  decode_attention,
+  decoding,
+  engine,
+  generate,
+  hand_over,
+  numerics,
+  sizes,
+)
 from jaxrl_llm.rollouts.chunk import ChunkInputs, Shared
 from jaxrl_llm.rollouts.next_token import Draw
 
@@ -125,69 +133,83 @@ def _head_shards(heads: int, mesh) -> int:
 
 
 def _engine(planned: Planned, params, resident: int, mean_length: float) -> list[Program]:
-  """Returns the prefill of the longest prompts, and a chunk of steps of the largest batch and ring.
+  """Returns the prefill of the longest prompts, their admission, and a chunk of steps of the largest
+  batch and window.
   """
   r, mesh, model = planned.sizes, planned.rollout_mesh, _sampling_model(planned)
   shapes, shards = planned.learner.model.config, sizes.shards(mesh)
+  side = decode_attention.heads_side_by_side(r.decode_attention, model, r.row_length, compare=False)
+  attention = decode_attention.KERNEL if side else decode_attention.WINDOWED
   engine_cfg = engine.EngineConfig(r.group_size, r.max_new_tokens, r.window, STOP_IDS, PAD_ID,
                                    r.min_new_tokens, slots=r.slots,
                                    chunk=min(r.chunk, r.max_new_tokens),
-                                   shared_prefix=r.shared_prefix)
+                                   shared_prefix=r.shared_prefix, attention=attention)
   slots = sizes.batch_sizes(engine_cfg, r.rows, shards)[0]
-  ring = sizes.ring_sizes(engine_cfg, r.rows, r.max_turns)[-1]
-  built = decoding.build(model, engine_cfg.chunk, STOP_IDS, r.min_new_tokens > 0, mesh)
+  columns = sizes.columns(engine_cfg, r.max_prompt_tokens)
+  built = decoding.build(model, engine_cfg.chunk, STOP_IDS, r.min_new_tokens > 0, mesh,
+                         bool(side))
   wave, piece = sizes.prefill_groups(engine_cfg, r.rows, r.max_prompt_tokens, shards)
   waves, steps = -(-r.rows // (wave * r.group_size)), lengths.decode_steps(r, slots, mean_length)
 
   replicated = functools.partial(_replicated, mesh)
   prompts = replicated((piece, r.max_prompt_tokens)), replicated((piece,))
-  cache, shared = _cache(model, slots, r.max_prompt_tokens + ring, mesh), None
+  cache, shared, admitting = _cache(model, slots, columns, mesh, side or 1), None, slots
   if r.shared_prefix:
-    places = sizes.prompt_places(engine_cfg, r.rows)
-    cache = _cache(model, slots, ring, mesh)
-    shared = Shared(_cache(model, places, r.max_prompt_tokens, mesh),
-                    replicated((places, r.group_size)), replicated((slots,)), replicated((slots,)))
+    admitting = sizes.prompt_places(engine_cfg, r.rows)
+    shared = Shared(_cache(model, admitting, r.max_prompt_tokens, mesh), replicated((admitting,)),
+                    replicated((admitting, r.group_size)), replicated((slots,)),
+                    replicated((slots,)))
   completions = lengths.in_flight(r.rows, mean_length) * r.max_new_tokens
-  prompt = 0 if r.shared_prefix else r.max_prompt_tokens  # `shared` has them, once for a group
-  live = (prompt + completions) / (prompt + ring)
-  inputs = _inputs(replicated, slots, engine_cfg.chunk if r.max_turns else 0)
+  # `shared` has the prompts, once for a group
+  live = (sizes.own_prompt(engine_cfg, r.max_prompt_tokens) + completions) / columns
+  block = live_attention.block_of(columns)
+  share = min(1.0, live + block / 2 / columns)  # half of a row's last block is dead in the mean
+  inputs = _inputs(replicated, slots, engine_cfg.chunk if r.max_turns else 0,
+                   sizes.windows(engine_cfg, r.max_prompt_tokens)[-1])
   program = functools.partial(Program, devices=mesh.size, cache_inside=0, head=planned.head)
   waiting = model_flops.cache_bytes(shapes, -(-wave // shards), r.max_prompt_tokens,
                                     kv_cache.dtype(model.config).itemsize)
+  prefills = waves * -(-wave // piece)
+  # Of the prompts to enter, each device has its share.
+  prefilled = _cache(model, piece, r.max_prompt_tokens, mesh)
+  into = cache if shared is None else shared.store
   return [
       program("prefill", tracing(built.prefill, params, *prompts),
-              _columns(params, batch=prompts), runs=waves * -(-wave // piece), trips=(),
+              _columns(params, batch=prompts), runs=prefills, trips=(),
               model_flops=model_flops.prefill(shapes, r.max_prompt_tokens, piece),
               held=resident + bytes_of((cache, shared))),
+      program("admit", tracing(built.admit, into, prefilled, replicated((admitting,)),
+                               replicated((admitting,)), replicated(())),
+              _columns((), into), runs=prefills, trips=(), model_flops=0.0,
+              held=resident + bytes_of(params) + (0 if shared is None else bytes_of(cache))),
       program("decode",
               tracing(built.decode, params, cache, shared, inputs,
                       Draw(planned.key, planned.sampling), rules=planned.rules),
               _columns(params, (cache, shared), inputs),
               runs=-(-steps // engine_cfg.chunk), trips=(engine_cfg.chunk,),
               model_flops=model_flops.decode(shapes, r, slots, engine_cfg.chunk),
-              held=resident + waiting,
+              held=resident + waiting, live=share,
               needs=bytes_of(params) + live * bytes_of(cache) + bytes_of(shared)),
   ]
 
 
-def _cache(model: Model, rows: int, columns: int, mesh):
+def _cache(model: Model, rows: int, columns: int, mesh, side: int = 1):
   """Returns the engine's cache: rows over the devices, heads over `tensor`."""
   config = hand_over.decode_model(model).config
-  shapes = jax.eval_shape(functools.partial(kv_cache.empty, config, rows, columns))
+  shapes = jax.eval_shape(functools.partial(row_cache.empty, config, rows, columns, side))
 
   def lay(x):
-    axes = ("rows", "kv_heads", None, None) if x.ndim == 4 else ("rows", None)[:x.ndim]
-    layout = parallel.spec(axes, x.shape, mesh)
+    layout = parallel.spec(("rows", "kv_heads", None, None), x.shape, mesh)
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=jax.NamedSharding(mesh, layout))
 
   return jax.tree.map(lay, shapes)
 
 
-def _inputs(replicated, slots: int, forced: int) -> ChunkInputs:
+def _inputs(replicated, slots: int, forced: int, columns: int) -> ChunkInputs:
   """Returns inputs of a chunk; `forced` columns of tokens that are not sampled, 0 without turns."""
   turns = {"given": replicated((slots, forced)), "pending": replicated((slots,))} if forced else {}
-  return ChunkInputs(*[replicated(()) for _ in range(3)], *[replicated((slots,)) for _ in range(5)],
-                     **turns)
+  return ChunkInputs(*[replicated(()) for _ in range(2)], *[replicated((slots,)) for _ in range(6)],
+                     **turns, columns=columns)
 
 
 def _replicated(mesh, shape: tuple[int, ...]):

@@ -8,12 +8,15 @@ import dataclasses
 import importlib.util
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxrl_llm.fields import ConfigError, installing
 from jaxrl_llm.grading.grading import Question, Verdict, judge
-from jaxrl_llm.sandbox.isolated_calls import COSTLY, IsolatedCalls, is_late
-from jaxrl_llm.sandbox.results import Fault
+from jaxrl_llm.sandbox.results import COSTLY, Fault, is_late
 from jaxrl_llm.types import Reward
+
+if TYPE_CHECKING:  # a run imports the sandbox when something runs in it
+  from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 
 WORKER = Path(__file__).with_name("verifier_worker.py")
 SOURCE = """import runpy
@@ -24,7 +27,7 @@ target = worker["compare"]
 QUICK_SECONDS = 0.25  # processor time of a first try, which nearly all questions need less than
 WAITING = 10  # times its processor time that a question may wait on a busy machine
 TOO_EXPENSIVE = Verdict(False, COSTLY)
-_POOLS: dict[tuple, IsolatedCalls] = {}  # by workers and time limit
+_POOLS: dict[tuple, "IsolatedCalls"] = {}  # by workers and time limit
 _LOCK = threading.Lock()
 
 
@@ -43,6 +46,8 @@ def decide(questions: list[Question], *, workers: int = 2, timeout: float = 10.0
   Raises:
     ConfigError: math-verify is not installed, or no worker starts.
   """
+  from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
+
   require_math()
   with _LOCK:
     if (workers, timeout) not in _POOLS:

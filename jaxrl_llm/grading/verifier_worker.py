@@ -13,7 +13,7 @@ import pathlib
 MOST_DIGITS = 20_000  # of a number that the checker may compute
 MOST_TERMS = 10_000  # of a sum or product with numbers as bounds
 MOST_EXPANDED = 200  # exponent of a sum with a variable in it
-# A first use of parser and simplifier takes up to a second. Processes inherit what was learned here.
+# A first use of parser and simplifier takes up to a second; processes inherit what it learned.
 WARMING = ((r"\frac{1}{2}+\sqrt{x}", r"\frac{1+2\sqrt{x}}{2}"), (r"(1,2)\cup[3,\infty)", r"x^2+2x"),
            (r"\sin(2x)+e^{x}", r"2\sin x\cos x + \ln 3"), (r"\{1,2\}", "y=2x+1"),
            (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\3\end{pmatrix}"))

@@ -76,7 +76,7 @@ def write_report(workdir: str | os.PathLike, status: str = "running") -> str:
   """
   run = read_run(workdir)
   defaults = flat(_defaults(run.config))
-  changed = [(key, _text(value), _text(defaults[key]) if key in defaults else MISSING)
+  changes = [(key, _text(value), _text(defaults[key]) if key in defaults else MISSING)
              for key, value in flat(run.config).items()
              if key not in defaults or defaults[key] != value]
   settings = {"All keys": run.config, "Environment": run.environment}
@@ -99,7 +99,7 @@ def write_report(workdir: str | os.PathLike, status: str = "running") -> str:
       panels=image_sources(plots.run_panels(run)),
       strips=strips.read(run),
       metrics=_metrics(run),
-      changed=changed,
+      changed=changes,
       settings={name: json.dumps(values, indent=2) for name, values in settings.items() if values},
       cards=_cards(run, samples),
       sampled_after=samples.get("iteration") if samples else None,

@@ -110,9 +110,9 @@ def _cell(cell_value) -> str:
 
 def _wall_time(run: RunFolder) -> tuple[str, str]:
   """Returns the summary's row of the full run's time, or of its iterations in an older run."""
-  elapsed, seconds = _finite(run, "time/elapsed"), _finite(run, "time/iteration")
-  if len(elapsed):
-    return "wall time", _duration(elapsed[-1])
+  clock, seconds = _finite(run, "time/elapsed"), _finite(run, "time/iteration")
+  if len(clock):
+    return "wall time", _duration(clock[-1])
   if len(seconds):
     return "wall time of the iterations", _duration(np.sum(seconds))
   return "wall time", MISSING

@@ -164,7 +164,8 @@ def _engine_parts(rows: Rows) -> dict[str, Any]:
   engine_cfg = engine.EngineConfig(group, r.max_new_tokens, r.window, rows.stop_ids, rows.pad_id,
                                    r.min_new_tokens, slots=slots,
                                    chunk=min(r.chunk, r.max_new_tokens),
-                                   shared_prefix=r.shared_prefix and group > 1)
+                                   shared_prefix=r.shared_prefix and group > 1,
+                                   attention=r.decode_attention)
   turns = {} if rows.environment is None else {"tool_chunks": 0}
   if r.max_turns:
     turns |= {

@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl_llm.sandbox.python_sandbox import PythonSandbox
-from jaxrl_llm.sandbox.results import TIMERS, Fault, ToolResult
+from jaxrl_llm.sandbox.results import COSTLY, LATE, TIMERS, Fault, ToolResult, is_late
 
 TOGETHER = 16  # calls of one process
 WORKERS = max(2, min(8, (os.cpu_count() or 2) // 2))
 MEMORY_MB = 1024  # of address space, beside what the function's modules take
 WAITING = 10  # of a first try: times the processor time that it may wait for a busy machine
-COSTLY, LATE = "costly", "timeout"
 NOT_ASKED = Fault(f"{LATE}: not asked: other texts of the batch took all of its time", False)
 # A library's threads would only take processor time from the trainer's, and JAX its devices.
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
@@ -103,7 +102,7 @@ class IsolatedCalls:
           return
         answers, seconds = self._ask([calls[i] for i in taken], limits)
         with lock:
-          outcomes.update(zip(taken, answers))
+          outcomes.update(zip(taken, answers, strict=False))
           lost[0] += seconds
           waiting.extendleft(reversed(taken[len(answers):]))
 
@@ -152,11 +151,6 @@ class IsolatedCalls:
     if result.status == "unavailable":
       return Fault(reason, False)
     return Fault(f"crash: the process ended ({result.status}) {reason}".rstrip(), True)
-
-
-def is_late(outcome) -> bool:
-  """Returns whether a call has used up its processor or wall-clock time."""
-  return isinstance(outcome, Fault) and outcome.reason.startswith((COSTLY, LATE))
 
 
 def _lines(output: str, token: str):

@@ -1,64 +1,8 @@
-"""The kinds of isolation between a program and its machine, and what each of them means."""
+"""The kinds of isolation between a program and its machine; README.md says what each means."""
 
 import dataclasses
 
 from jaxrl_llm.fields import ConfigError, did_you_mean
-
-# The meaning of each kind of isolation for a program, and of its absence.
-HOLDS = {
-    "user":
-        "a program runs as user 65534, not as the trainer's user",
-    "user_namespace":
-        "no process of the sandbox has a privilege on the host",
-    "processes":
-        "a program sees and signals only its own processes; the kernel ends all of them with the "
-        "first",
-    "files":
-        "a program sees the interpreter's libraries (read-only) and an empty folder of bounded "
-        "size",
-    "devices":
-        "a program's null, zero and urandom are the worker's own nodes, not the host's",
-    "network":
-        "a program has no network, not even loopback",
-    "ipc":
-        "a program has no shared memory, queue or semaphore of the host",
-    "no_new_privileges":
-        "a program gains none by executing a file",
-    "system_calls":
-        "a program has no keyrings, no memory beside its own and its folder, no sockets but small "
-        "ones of UNIX and INET, no flock, no watch or lease of a library's file, no look into the "
-        "page cache, no say in limits and priorities of other processes, and no io_uring, bpf, "
-        "perf and userfaultfd",
-}
-LACKS = {
-    "user":
-        "a program runs as the trainer's user: it can signal the trainer unless processes are "
-        "isolated, and reads and writes the trainer's files unless files are; for root, no limit "
-        "on processes is in force",
-    "user_namespace":
-        "the process that starts programs has the trainer's privileges, and programs may make "
-        "namespaces",
-    "processes":
-        "a program sees other processes; one that it detaches may outlive a killed worker",
-    "files":
-        "a program reads and writes whatever its user may; the total size of its files is not "
-        "bounded",
-    "devices":
-        "a program sees the host's null, zero and urandom and can lock them; read-only if files "
-        "are isolated, else it may change their times, and their modes as the trainer's user",
-    "network":
-        "a program reaches the network",
-    "ipc":
-        "a program reaches shared memory, queues and semaphores of the host that its user may use",
-    "no_new_privileges":
-        "a program may gain privileges by executing setuid files",
-    "system_calls":
-        "programs share keyrings with one another and with the trainer, hold up to open_files x "
-        "file_mb of memory more in each process by memfds and some MiB for each socket, may use "
-        "every family of sockets (VSOCK reaches the machine's host), lock and lease the libraries' "
-        "files, see who opens them, and, as the trainer's user, change limits and priorities of "
-        "the process that starts programs",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,14 +25,6 @@ class Isolation:
   @property
   def missing(self) -> tuple[str, ...]:
     return tuple(name for name in NAMES if not getattr(self, name))
-
-  def describe(self) -> str:
-    """Returns one line for each kind: whether it is in force, and what that means."""
-    lines = []
-    for name in NAMES:
-      granted = getattr(self, name)
-      lines.append(f"{name}: yes; {HOLDS[name]}." if granted else f"{name}: NO; {LACKS[name]}.")
-    return "\n".join(lines)
 
 
 NAMES = tuple(field.name for field in dataclasses.fields(Isolation))

@@ -9,9 +9,9 @@ import ctypes
 import functools
 import os
 import stat
+import subprocess
 import sys
 import sysconfig
-import tempfile
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -146,9 +146,9 @@ def library_folders(more: list[str]) -> list[str]:
 def enter_own_files(more: list[str]) -> None:
   """Replaces the file tree of this mount namespace by one with only the interpreter's libraries.
 
-  These, and the folders `more`, are read-only. There is no /proc and no /etc, /dev has only null, zero and urandom,
-  and `HOME` is an empty folder. The nodes take and give data, but their times and modes are
-  read-only.
+  These, and the folders `more`, are read-only. There is no /proc and no /etc, /dev has only null,
+  zero and urandom, and `HOME` is an empty folder. The nodes take and give data, but their times and
+  modes are read-only.
   """
   folders, old = library_folders(more), "/.old"
   mount("none", "/", "none", MS_REC | MS_PRIVATE)
@@ -276,26 +276,10 @@ def kernel() -> tuple[int, int]:
 
 
 def remove_tree(path: str) -> None:
-  """Deletes a folder, whatever its depth and its modes.
-
-  Subfolders move up before they are emptied, so that no path gets too long. Symbolic links are
-  deleted, not followed. No other process may still write there.
-  """
-  os.chmod(path, 0o700)
-  number = 0
-  waiting = [path]
-  top = tempfile.mkdtemp(prefix="gone-", dir=os.path.dirname(path))
-  while waiting:
-    folder = waiting.pop()
-    with os.scandir(folder) as entries:
-      for entry in list(entries):
-        if entry.is_dir(follow_symlinks=False):
-          number += 1
-          moved = os.path.join(top, str(number))
-          os.chmod(entry.path, 0o700)
-          os.rename(entry.path, moved)
-          waiting.append(moved)
-        else:
-          os.unlink(entry.path)
-    os.rmdir(folder)
-  os.rmdir(top)
+  """Deletes a folder, whatever its depth and its modes; no other process may still write there."""
+  try:
+    os.rmdir(path)
+  except OSError:
+    # Python's own functions fail in deep folders. These do not follow symbolic links.
+    for command in (["chmod", "-R", "u+rwx", path], ["rm", "-rf", path]):
+      subprocess.run(command, stderr=subprocess.DEVNULL, check=False)

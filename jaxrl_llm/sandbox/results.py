@@ -11,6 +11,7 @@ STATUSES = ("ok", "error", "timeout", "memory", "killed", "unavailable")
 CUT = "\n[... output cut ...]\n"
 TIMEOUT = "timeout: the program was stopped at its time limit"
 TIMERS = ("killed by SIGPROF", "killed by SIGALRM")  # last lines of a program that its timer ended
+COSTLY, LATE = "costly", "timeout"  # how the reasons of such faults begin
 ERROR_CHARS = 300  # of the line that says what went wrong
 _ADDRESS = re.compile(r" at 0x[0-9a-f]{4,}")
 
@@ -48,6 +49,11 @@ class Fault:
 
   reason: str
   of_text: bool
+
+
+def is_late(outcome) -> bool:
+  """Returns whether a call has used up its processor or wall-clock time."""
+  return isinstance(outcome, Fault) and outcome.reason.startswith((COSTLY, LATE))
 
 
 class Tool(Protocol):

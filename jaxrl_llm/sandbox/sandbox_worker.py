@@ -120,7 +120,7 @@ def serve(requests: int, answers: int, isolation: set[str], settings: dict) -> N
 
 
 def prepare(settings: dict) -> None:
-  """Runs the text `setup`, whose modules every program then inherits, and adds its memory to theirs.
+  """Runs the text `setup`: every program inherits its modules, and may use their memory too.
 
   This is after the namespaces, which a process with threads of a library could not enter, and
   before the folders of installed packages are gone.

@@ -24,7 +24,7 @@ from etils.epath import gpath, stat_utils
 from etils.epath.backend import Backend
 
 PREFIX = "gs://"
-FIRST_ANSWER = 20.0  # seconds
+FIRST_ANSWER = 12.0  # seconds
 
 
 @epath.register_path_cls(PREFIX)

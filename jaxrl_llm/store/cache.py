@@ -9,17 +9,14 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import jax
 
-from jaxrl_llm.parallel import jax_private
-
 VARIABLE = "JAXRL_LLM_CACHE"
 PROGRAMS, STARTS = "xla", "warm_starts"
 PROGRAM_BYTES = 2 << 30
-STAMP = ".checked"  # its time is the time of the last look at the compiled programs
 logger = logging.getLogger(__name__)
 
 
@@ -59,8 +56,10 @@ def root() -> Path | None:
 def keep_programs() -> None:
   """Makes this process keep compiled programs in the shared folder, and take them from there.
 
-  Does nothing if JAX has a cache already (JAX_COMPILATION_CACHE_DIR), or if the environment wants
-  no folder. Call it before anything is compiled.
+  A program that a killed process left incomplete is compiled again at each start, of which JAX
+  warns, until it is pruned or the folder cleared. Does nothing if JAX has a cache already
+  (JAX_COMPILATION_CACHE_DIR), or if the environment wants no folder. Call it before anything is
+  compiled.
   """
   if jax.config.jax_compilation_cache_dir is not None:
     return
@@ -68,7 +67,6 @@ def keep_programs() -> None:
   if path is None:
     return
   try:
-    remove_torn(path)
     # JAX's own bound takes a lock for each read, and a process that is killed between its two files
     # of an entry makes every later write fail. Programs are small, so a look at each start is
     # enough.
@@ -79,32 +77,6 @@ def keep_programs() -> None:
   # A run compiles many programs in less than the second from which JAX would keep them.
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def remove_torn(path: Path) -> None:
-  """Removes programs that a killed process left incomplete, because JAX never replaces them.
-
-  Looks at files that were written since the last look only.
-  """
-  decompress = jax_private.decompressor()
-  if decompress is None:
-    return  # then such a program costs one warning and its compilation
-  stamp = path / STAMP
-  since = stamp.stat().st_mtime if stamp.exists() else 0.0
-  stamp.touch()
-  for file in path.glob("*-cache"):
-    _remove_unreadable(file, since - 1.0, decompress)
-
-
-def _remove_unreadable(file: Path, since: float, decompress: Callable[[bytes], bytes]) -> None:
-  try:
-    if file.stat().st_mtime >= since:
-      decompress(file.read_bytes())
-  except OSError:
-    pass  # another process removed it
-  except Exception as error:  # zlib and zstd have their own errors
-    logger.info("%s is torn (%s) and was removed", file, error)
-    file.unlink(missing_ok=True)
 
 
 def prune(entries: Iterable[Path], limit: int) -> None:

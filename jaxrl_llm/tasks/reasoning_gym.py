@@ -20,7 +20,7 @@ from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 from jaxrl_llm.sandbox.results import Fault
 from jaxrl_llm.tasks.countdown import answer_text
 from jaxrl_llm.tasks.order import rows_of_batch, share
-from jaxrl_llm.tasks.rewards import blamed
+from jaxrl_llm.tasks.reward_faults import blamed
 from jaxrl_llm.tasks.task_base import TaskBase
 from jaxrl_llm.types import Problem, Reward
 

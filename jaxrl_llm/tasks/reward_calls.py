@@ -5,12 +5,16 @@ import concurrent.futures
 import dataclasses
 import inspect
 import json
+import sys
 import types
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxrl_llm.fields import option
+from jaxrl_llm.config.plugins import plugin_name
+from jaxrl_llm.fields import ConfigError, option
+from jaxrl_llm.registry import Entry
 from jaxrl_llm.sandbox.results import Fault
 from jaxrl_llm.tasks.reward_watch import Watch
 from jaxrl_llm.types import Problem
@@ -18,6 +22,12 @@ from jaxrl_llm.types import Problem
 if TYPE_CHECKING:  # a run imports the sandbox when something runs in it
   from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 
+LATE_CALLS = 5  # of an isolated reward, for which a batch waits
+SOURCE = """from jaxrl_llm.config import load_plugins
+from jaxrl_llm.registry import REWARDS
+load_plugins(({plugin!r},))
+target = REWARDS[{name!r}].function
+"""
 PAUSE = 0.5  # seconds before the first repetition; it doubles with each further one
 # What no text makes a reward raise: a service, file or module that is missing, or a wrong name.
 OF_REWARD = (OSError, ImportError, NameError, NotImplementedError, MemoryError, SystemExit)
@@ -43,6 +53,27 @@ def raised(error: BaseException, *, of_text: bool = False) -> Fault:
   text = " ".join(str(error).split())[:200]
   kind = "timeout" if isinstance(error, TimeoutError) else type(error).__name__
   return Fault(f"{kind}: {text}" if text else kind, of_text)
+
+
+def isolated_calls(name: str, entry: Entry, timeout: float) -> "IsolatedCalls":
+  """Returns the processes for an isolated reward, which import the file that registers it.
+
+  Raises:
+    ConfigError: it is not defined in a file, or the file cannot be imported there.
+  """
+  from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
+
+  function = inspect.unwrap(entry.function)
+  module = sys.modules[function.__module__]
+  path = getattr(module, "__file__", None)
+  if module.__name__ == "__main__" or path is None:
+    raise ConfigError(f"reward {name!r}: isolated=True, but its function is defined in "
+                      f"{module.__name__}, which other processes cannot import. Fix: a file that "
+                      "config.plugins names.")
+  is_file = plugin_name(path) == module.__name__
+  plugin = str(Path(path).resolve()) if is_file else module.__name__
+  return IsolatedCalls(SOURCE.format(plugin=plugin, name=name),
+                       cpu=timeout, wall=timeout, quick=None, budget=LATE_CALLS * timeout)
 
 
 async def asked(url: str, question, timeout: float):

@@ -5,43 +5,31 @@ value and its weight (1 if left out). A row's reward is the weighted sum over th
 rewards that `reward.name` lists. A row counts as correct by the component `correct`, or by the
 task's verdict if `task` is listed; without both, if the sum is positive.
 
-A reward that gives no value leaves its row unscored: counted, and kept out of the update. It is the
-text's own fault, and the reward 0 ("unreadable"), if the reward raises on it and not on another
-text of the same problem: a completion of the batch, or the problem's own answer. Never the text's
-are what no text causes (`reward_calls.OF_REWARD`), a wrong kind of value, a late call, a service of
-an asynchronous reward, and a group, of which no single text is known to be at fault.
+A reward that gives no value leaves its row unscored, or is 0 if the text is at fault
+(tasks/reward_faults.py).
 """
 
 import dataclasses
 import inspect
 import logging
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxrl_llm.config import RewardConfig
-from jaxrl_llm.config.plugins import plugin_name
-from jaxrl_llm.fields import ConfigError, PluginError
+from jaxrl_llm.fields import PluginError
 from jaxrl_llm.registry import REWARDS, Entry
 from jaxrl_llm.sandbox.results import Fault
-from jaxrl_llm.tasks.reward_calls import Calls, Limit, call_reward
+from jaxrl_llm.tasks.reward_calls import Calls, Limit, call_reward, isolated_calls
+from jaxrl_llm.tasks.reward_faults import UNREADABLE, blamed
 from jaxrl_llm.types import Problem, Reward, Task
 
 if TYPE_CHECKING:  # a run imports the sandbox when something runs in it
   from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 
 TASK = "task"
-UNREADABLE, COSTLY = "unreadable", "costly"  # rungs of texts that are wrong without a comparison
 LARGEST = float(np.finfo(np.float32).max)  # rewards are f32 on the devices
-LATE_CALLS = 5  # of an isolated reward, for which a batch waits
-SOURCE = """from jaxrl_llm.config import load_plugins
-from jaxrl_llm.registry import REWARDS
-load_plugins(({plugin!r},))
-target = REWARDS[{name!r}].function
-"""
 logger = logging.getLogger(__name__)
 
 
@@ -205,53 +193,6 @@ class RewardedTask:
                      "unscored and left out of the update")
 
 
-def isolated_calls(name: str, entry: RewardEntry, timeout: float) -> "IsolatedCalls":
-  """Returns the processes for an isolated reward, which import the file that registers it.
-
-  Raises:
-    ConfigError: it is not defined in a file, or the file cannot be imported there.
-  """
-  from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
-
-  function = inspect.unwrap(entry.function)
-  module = sys.modules[function.__module__]
-  path = getattr(module, "__file__", None)
-  if module.__name__ == "__main__" or path is None:
-    raise ConfigError(f"reward {name!r}: isolated=True, but its function is defined in "
-                      f"{module.__name__}, which other processes cannot import. Fix: a file that "
-                      "config.plugins names.")
-  is_file = plugin_name(path) == module.__name__
-  return IsolatedCalls(SOURCE.format(plugin=str(Path(path).resolve()) if is_file else module.__name__, name=name),
-                       cpu=timeout, wall=timeout, quick=None, budget=LATE_CALLS * timeout)
-
-
-def blamed(problems: list[Problem], given: list[Reward | Fault],
-           ask: Callable[[list[Problem], list[str]], list[Reward | Fault]]) -> list[Reward | Fault]:
-  """Turns a fault of a text into a reward of 0; the module's first lines state the rule.
-
-  Args:
-    problems: of each row.
-    given: the verdict on each row, or why there is none.
-    ask: gives the verdicts on one text of each problem.
-  """
-  scored = {p: v for p, v in zip(problems, given, strict=True) if isinstance(v, Reward)}
-  suspects = [p if isinstance(v, Fault) and v.of_text else None
-              for p, v in zip(problems, given, strict=True)]
-  unknown = [p for p in dict.fromkeys(suspects) if p is not None and p not in scored]
-  if unknown:
-    answers = ask(unknown, [p.demonstration or p.answer or "" for p in unknown])
-    scored |= {p: v for p, v in zip(unknown, answers, strict=True) if isinstance(v, Reward)}
-  return [wrong(scored[p], v.reason) if p in scored else v
-          for p, v in zip(suspects, given, strict=True)]
-
-
-def wrong(scored: Reward, reason: str) -> Reward:
-  """Returns the reward of a text at fault, with the components of one that can be read."""
-  return Reward(0.0, None if scored.correct is None else False, None,
-                tuple((name, 0.0) for name, _ in scored.components),
-                COSTLY if reason.startswith(COSTLY) else UNREADABLE)
-
-
 def verdict_or_fault(name: str, returned) -> Reward | Fault:
   """Returns the verdict of what a reward returned; a wrong kind of value is the reward's fault."""
   try:
@@ -343,8 +284,8 @@ def refuse_if_all_failed(task: Task, given: list[Reward]) -> None:
     raise PluginError(
         f"reward {places}: all {len(reasons)} completions of a rollout batch are unscored, so that "
         f"nothing would be trained; the first: {reasons[0]}. The last checkpoint is complete. Fix: "
-        "the reward, or what it asks; a text that it cannot read is no reason to raise, but worth 0. "
-        "The same command then resumes.")
+        "the reward, or what it asks; a text that it cannot read is worth 0, and no reason to "
+        "raise. The same command then resumes.")
 
 
 def rewarded(task: Task, cfg: RewardConfig) -> Task:

@@ -6,6 +6,8 @@ The reward is the share of digits in a completion: it differs within a group fro
 import importlib.util
 from pathlib import Path
 
+from jaxrl_llm.config import base_config
+
 ROOT = Path(__file__).parents[2]
 ITERATIONS = 3
 
@@ -23,6 +25,7 @@ def get_config():
   config.iterations = ITERATIONS
   config.plugins = (*config.plugins, "tests/runs/digit_reward.py")
   config.reward.name = "digits"
+  config.warm_start = base_config().warm_start  # none
   config.task.heldout_problems = 2
   config.rollout.update(prompts=2, group_size=4, max_new_tokens=8, window=8)
   config.evaluation.update(every=3, samples=0)

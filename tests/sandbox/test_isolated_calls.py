@@ -1,4 +1,4 @@
-"""Calls in the sandbox: values, faults and whose they are, and that no text decides about another."""
+"""Calls in the sandbox: values, whose a fault is, and that no text decides about another."""
 
 import pytest
 
@@ -46,7 +46,8 @@ def test_values_come_back_in_order(calls):
 
 def test_what_raises_is_a_fault_that_may_be_of_the_text(calls):
   found = calls.run([("right",), ("raise",), ("exit",), ("right",)])
-  assert found == [1.0, Fault("KeyError: 'no such answer'", True), Fault("SystemExit: 0", True), 1.0]
+  assert found == [1.0, Fault("KeyError: 'no such answer'", True), Fault("SystemExit: 0", True),
+                   1.0]
 
 
 @pytest.mark.parametrize("text, outcome", [

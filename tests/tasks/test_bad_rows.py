@@ -103,7 +103,7 @@ GOOD = [{"problem": f"{i}+1?", "answer": str(i + 1)} for i in range(3)]
     ("{\"problem\": \"[{'content': 'p', 'role': 'user'}]\", \"answer\": \"1\"}",
      "column 'problem' holds a list of messages as text"),
     (r'{"prob\ud835lem": "p", "answer": "3"}', r"no column 'problem'.*prob.ud835lem, answer"),
-    ('{"problem": "p", "answer": "cat"}', r"answer 'cat' for .* \(column 'answer'\)"),
+    ('{"problem": "p", "answer": "cat"}', r"answer 'cat' for task.data.verifier"),
 ])
 @pytest.mark.parametrize("array", [False, True])
 def test_a_bad_row_names_its_line_and_column_and_can_be_dropped(tmp_path, row, message, array):
@@ -196,7 +196,7 @@ def test_messages(tmp_path, change, message):
     return
   with pytest.raises(ConfigError, match=rf"x.jsonl, line 1: {message}"):
     make(path, mapping="dapo")
-  with pytest.raises(ConfigError, match=rf"all of its 1 rows are bad. The first: .*{message}"):
+  with pytest.raises(ConfigError, match=rf"all of its 1 rows are bad, the last: .*{message}"):
     make(path, mapping="dapo", bad_rows="drop")
 
 

@@ -12,10 +12,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import policies
 
 from experiments.papers.critical_tokens import pairs as preference
-from experiments.papers.critical_tokens import probing
+from experiments.papers.critical_tokens import policies, probing
 from experiments.tables_lib import chains, seed_results
 from experiments.tables_lib.compare import half_width, interval
 from experiments.tables_lib.page_parts import replace_part

@@ -164,6 +164,10 @@ def _content(parts: tuple[tuple[str, int], ...]) -> tuple[dict[str, Any], dict[s
   try:
     from gguf import GGUFReader
     from gguf.quants import dequantize
+
+    class Reader(GGUFReader):  # numpy's slices of a mapped file take three times as long
+      data = property(lambda self: self._bytes,
+                      lambda self, mapped: setattr(self, "_bytes", np.asarray(mapped)))
   except ImportError as error:
     raise CheckpointError(f"{parts[0][0]}: GGUF is read by the package gguf, which is not "
                           "installed. Fix: pip install 'jaxrl_llm[gguf]'.") from error
@@ -172,7 +176,7 @@ def _content(parts: tuple[tuple[str, int], ...]) -> tuple[dict[str, Any], dict[s
   for place, _ in parts:
     file = Path(place)
     try:
-      reader = GGUFReader(file)
+      reader = Reader(file)
       metadata = metadata or {key: field.contents() for key, field in reader.fields.items()}
     except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:
       reason = " ".join(str(error).split())
@@ -249,7 +253,7 @@ def _short(number: float) -> float:
 
 def _rope(file: Path, numbers: dict[str, Any], head_dim: int, factors) -> dict[str, Any]:
   """Returns the rotary numbers of config.json."""
-  rope = {"rope_type": "default", "rope_theta": _short(numbers.get("rope.freq_base", 10000.0))}
+  rope: dict[str, Any] = {"rope_type": "default", "rope_theta": _short(numbers.get("rope.freq_base", 10000.0))}
   scaling = {key: numbers.get(f"rope.scaling.{key}") for key in (
       "type", "factor", "original_context_length", "attn_factor", "yarn_beta_fast",
       "yarn_beta_slow")}

@@ -66,7 +66,7 @@ def _byte_level(values: dict[str, Any], pre: str) -> Tokenizer:
   merges = [tuple(merge.split(" ")) for merge in values["merges"]]
   tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(values["tokens"])}, merges))
   words = WORDS[pre]
-  steps = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words in (DIGITS, GPT2))]
+  steps: list = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words in (DIGITS, GPT2))]
   if words == DIGITS:
     steps.insert(0, pre_tokenizers.Digits(individual_digits=True))
   elif words != GPT2:

@@ -22,6 +22,7 @@ from jaxrl_llm.models.transformer import Model, unconstrained
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # safetensors' names -> numpy's
 # Old checkpoints store the rotary frequencies, which follow from the config.
 BUFFER = ".rotary_emb.inv_freq"
+AnyWeights = Weights | gguf.Weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +139,8 @@ def local_directory(path: str | Path) -> Path:
     return Path(huggingface_hub.snapshot_download(str(path), allow_patterns=patterns))
   except (OSError, ValueError) as error:
     raise CheckpointError(
-        f"{path} is not a directory, and the hub does not give it: {error}. "
+        f"{path} is not a directory, and the hub does not give it: "
+        f"{str(error).splitlines()[0].rstrip('.')}. "
         "Fix: fetch the repository where there is a network, and pass its directory.") from error
 
 
@@ -151,15 +153,15 @@ def base_directory(path: str | Path) -> Path:
   directory = local_directory(path)
   if not import_adapters.is_adapter(directory):
     return directory
-  tried = import_adapters.candidate_bases(directory)
-  for place in tried:
+  places = import_adapters.candidate_bases(directory)
+  for place in places:
     if (Path(place) / "config.json").exists():
       return Path(place)
   try:
-    return local_directory(tried[0])
+    return local_directory(places[0])
   except CheckpointError as error:
     raise CheckpointError(
-        f"{directory}: its base {tried[0]!r} was not found (looked in {', '.join(tried)}). Fix: "
+        f"{directory}: its base {places[0]!r} was not found (looked in {', '.join(places)}). Fix: "
         f"{import_adapters.BASE} in {directory / 'adapter_config.json'}, or the base beside the "
         "adapter.") from error
 
@@ -178,31 +180,31 @@ def _check_tokenizer(directory: Path, vocab_size: int) -> None:
         f"head have vocab_size = {vocab_size} rows. Fix: the tokenizer of this checkpoint.")
 
 
-def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) -> list[str]:
+def _check(directory: Path, weights: AnyWeights, table: list[Entry], tied: bool) -> list[str]:
   """Checks the tensors against the table; returns the names that may be ignored, sorted.
 
   Raises:
     CheckpointError: tensors are missing, left over, or of a wrong shape or dtype; all are listed.
   """
   problems = []
-  expected = {name: entry for entry in table for _, name in entry.names}
-  for name, entry in expected.items():
-    stored = weights.tensors.get(name)
-    if stored is None:
+  entries = {name: entry for entry in table for _, name in entry.names}
+  for name, entry in entries.items():
+    tensor = weights.tensors.get(name)
+    if tensor is None:
       problems.append(f"missing: {name} (for {entry.path}, shape {list(entry.stored_shape)})")
-    elif stored.shape != entry.stored_shape:
+    elif tensor.shape != entry.stored_shape:
       problems.append(
-          f"wrong shape: {name} in {stored.file} is {list(stored.shape)}, but config.json makes it "
+          f"wrong shape: {name} in {tensor.file} is {list(tensor.shape)}, but config.json makes it "
           f"{list(entry.stored_shape)}")
-    elif stored.dtype not in DTYPES:
+    elif tensor.dtype not in DTYPES:
       problems.append(
-          f"wrong dtype: {name} in {stored.file} is {stored.dtype}, supported are "
+          f"wrong dtype: {name} in {tensor.file} is {tensor.dtype}, supported are "
           f"{', '.join(DTYPES)}")
-  ignored = []
-  for name in weights.tensors.keys() - expected.keys():
+  leftovers = []
+  for name in weights.tensors.keys() - entries.keys():
     tied_head = tied and name == "lm_head.weight"
     if name.endswith(BUFFER) or (tied_head and _same(weights, name, "model.embed_tokens.weight")):
-      ignored.append(name)
+      leftovers.append(name)
     elif tied_head:
       problems.append(
           "left over: lm_head.weight differs from the embedding, but config.json ties them "
@@ -214,10 +216,10 @@ def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) ->
     raise CheckpointError(
         f"{directory} does not fit its config.json ({len(problems)} tensors):\n  {lines}"
         "\nFix: config.json and weights of one checkpoint.")
-  return sorted(ignored)
+  return sorted(leftovers)
 
 
-def _same(weights: Weights, name: str, other_name: str, rows: int = 1024) -> bool:
+def _same(weights: AnyWeights, name: str, other_name: str, rows: int = 1024) -> bool:
   """Returns whether two tensors are bitwise equal, compared a block of rows at a time."""
   first, second = weights.tensors[name], weights.tensors.get(other_name)
   if second is None or (first.shape, first.dtype) != (second.shape, second.dtype):
@@ -230,12 +232,12 @@ def _same(weights: Weights, name: str, other_name: str, rows: int = 1024) -> boo
   return True
 
 
-def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
+def _read(weights: AnyWeights, entry: Entry, dtype, sharding) -> jax.Array:
   """Returns one parameter. Each device's part is read from the file; equal parts are read only
   once.
   """
-  stored = np.dtype(jnp.dtype(DTYPES[weights.tensors[entry.names[0][1]].dtype]))
-  dtype = stored if dtype is None else jnp.dtype(dtype)
+  stored_dtype = np.dtype(jnp.dtype(DTYPES[weights.tensors[entry.names[0][1]].dtype]))
+  dtype = stored_dtype if dtype is None else jnp.dtype(dtype)
   cache: dict[tuple, np.ndarray] = {}
 
   def part(index: tuple[slice, ...]) -> np.ndarray:
@@ -256,6 +258,6 @@ def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
   return jax.make_array_from_callback(entry.shape, sharding, part, dtype=dtype)
 
 
-def _mapped(weights: Weights, entry: Entry, name: str) -> MappedTensor:
-  stored = weights.tensors[name]
-  return MappedTensor(name, entry.path, stored.shape, DTYPES[stored.dtype], stored.file)
+def _mapped(weights: AnyWeights, entry: Entry, name: str) -> MappedTensor:
+  tensor = weights.tensors[name]
+  return MappedTensor(name, entry.path, tensor.shape, DTYPES[tensor.dtype], tensor.file)

@@ -37,7 +37,7 @@ class ServedParams:
 
 
 class ServerSampler:
-  """`prepare` and `sample` of `runs.samplers.Sampler`, by a server.
+  """`prepare` and `sample` of `wiring.sampler.Sampler`, by a server.
 
   Args:
     cfg: config of the server.

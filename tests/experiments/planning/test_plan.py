@@ -74,10 +74,10 @@ def test_a_packed_step_and_pass_make_as_many_trips_as_rows_may_need(tmp_path):
 @pytest.mark.slow
 @TPU
 def test_the_engine_on_one_chip(tmp_path):
-  data, _ = planned(tmp_path, "--target=v5e:1", "--programs=prefill,decode",
+  data, _ = planned(tmp_path, "--target=v5e:1", "--programs=prefill,admit,decode",
                     "--config.mesh.fsdp=1", "--config.rollout.slots=16", "--config.rollout.chunk=8")
   decode = data["programs"]["decode"]
-  assert list(data["programs"]) == ["prefill", "decode"]
+  assert list(data["programs"]) == ["prefill", "admit", "decode"]
   assert decode["trips"] == [8] and decode["runs_per_iteration"] == 2 * 2
   assert decode["run"]["collectives"] == {}
   # 16 rows, 2 layers, 2 heads of 32, keys and values in f32, at least 32 columns

@@ -1,16 +1,14 @@
-"""The device's side of a run: the cache of the rows in flight, and which row holds which slot.
+"""The device's side of a run: the cache of the rows in flight, and which row holds which slot."""
 
-A slot is one row of the batch. The cache has the prompts' columns and after them a ring, of which
-all slots write the same column at the same time (see decoding.py).
-"""
+import dataclasses
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.models import Model, kv_cache
-from jaxrl_llm.rollouts import decoding, sizes
+from jaxrl_llm.models import Model, kv_cache, live_attention, row_cache
+from jaxrl_llm.rollouts import decode_attention, decoding, sizes
 from jaxrl_llm.rollouts.chunk import ChunkInputs, Sampled, Shared
 from jaxrl_llm.rollouts.next_token import Draw, rules_on
 from jaxrl_llm.rollouts.rollout_table import RolloutTable
@@ -26,7 +24,7 @@ class PromptStore:
     group_size: rows of a group.
   """
 
-  def __init__(self, cache: kv_cache.KVCache, places: int, group_size: int):
+  def __init__(self, cache: row_cache.RowCache, places: int, group_size: int):
     self.cache, self.group, self.group_size = cache, np.full(places, -1), group_size
 
   def admit(self, live_rows, rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -44,7 +42,7 @@ class PromptStore:
     return places, new, rows[np.cumprod(np.isin(group, self.group)).astype(bool)]
 
   def maps(self, row, live) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns `rows`, `prompt` and `lane` of `chunk.Shared` for rows [S], of which some live.
+    """Returns `rows`, `prompt` and `lane` of `chunk.Shared` for rows [S], some of them in flight.
 
     A row's lane is its number in its group.
     """
@@ -56,16 +54,14 @@ class PromptStore:
     return rows, prompt.astype(np.int32), lane.astype(np.int32)
 
 
-class Ring:
+class Slots:
   """Slots and cache of the rows in flight, at most S at a time.
 
   Attributes:
     row: [S], the row that holds the slot, or held it last; -1 before the first one.
-    start: [S], the ring column that the slot's row wrote first.
-    cache: cache of the rows in their slots.
-    columns: of the ring; one of `ring_sizes`, which are ordered from the smallest.
-    used: ring columns that have been written.
-    width: columns before the ring, for a row's own copy of its prompt; 0 if prompts are shared.
+    cache: a row for each slot.
+    batch_sizes, windows: see sizes.py.
+    width: columns of a row for its own copy of its prompt; 0 if prompts are shared.
     store: shared prompts, or None.
     wave: (first, last) of the rows whose prompts are prefilled but not all admitted.
     prompt_widths: see `sizes.prompt_widths`; the full width only, if prompts are shared.
@@ -74,22 +70,25 @@ class Ring:
   def __init__(self, table: RolloutTable, params, draw: Draw, *, model: Model, cfg: EngineConfig,
                mesh: Mesh | None):
     rows, width = table.prompts.tokens.shape
-    self.table, self.cfg, self.mesh, self.draw = table, cfg, mesh, draw
+    self.table, self.mesh, self.draw = table, mesh, draw
     self.vocab_size = model.config.vocab_size
+    kernel, side = decode_attention.KERNEL, decode_attention.heads_side_by_side(
+        cfg.attention, model, width + cfg.max_new_tokens)
+    self.cfg = cfg = dataclasses.replace(cfg, attention=kernel if side else decode_attention.WINDOWED)
     self.programs = decoding.build(model, cfg.chunk, tuple(cfg.stop_ids), cfg.min_new_tokens > 0,
-                                   mesh)
+                                   mesh, bool(side))
     self.rules = rules_on(draw.sampling)
     self.params = self.programs.decode_params(params)
     self.batch_sizes = sizes.batch_sizes(cfg, rows, sizes.shards(mesh))
-    self.ring_sizes = sizes.ring_sizes(cfg, rows, table.max_turns)
-    self.row, self.start = np.full(self.batch_sizes[0], -1), np.zeros(self.batch_sizes[0], int)
-    self.columns, self.used, self.cache = self.ring_sizes[0], 0, None
+    self.windows = sizes.windows(cfg, width)
+    self.row = np.full(self.batch_sizes[0], -1)
+    self.width, self.columns = sizes.own_prompt(cfg, width), sizes.columns(cfg, width)
+    self.cache = self.programs.empty(len(self.row), self.columns, side or 1)
     self.wave, self._prefilled = (0, 0), []
-    self.width, self.store, self.prompt_widths = width, None, [width]
+    self.store, self.prompt_widths = None, [width]
     if cfg.shared_prefix:
       places = sizes.prompt_places(cfg, rows)
-      self.width = 0
-      self.store = PromptStore(self.programs.empty(places, width, 0), places, cfg.group_size)
+      self.store = PromptStore(self.programs.empty(places, width, 1), places, cfg.group_size)
     else:
       self.prompt_widths = sizes.prompt_widths(width)
     c = model.config
@@ -107,31 +106,24 @@ class Ring:
 
   def admit(self) -> bool:
     """Gives free slots to queued rows; returns whether any row is in flight."""
-    idle = not self.live().any()
-    if idle and self.table.queued():
-      self._restart()
-    free = np.flatnonzero(~self.live()) if self.cfg.refill or idle else np.array([], int)
+    live = self.live()
+    free = np.flatnonzero(~live) if self.cfg.refill or not live.any() else np.array([], int)
     while len(free) and self.table.queued():
       if self.table.admitted == self.wave[1]:
         self._prefill()
       rows = self.table.next_rows(min(self.table.admitted + len(free), self.wave[1]))
       if not len(rows):
         continue
-      enter_prompts = self._copy_prompts if self.store is None else self._share_prompts
-      rows = enter_prompts(rows, free)
+      if self.store is None:
+        self._copy_prompts(rows, free)
+      else:
+        rows = self._share_prompts(rows)
       if not len(rows):
         break
       slots, free = free[:len(rows)], free[len(rows):]
-      self.row[slots], self.start[slots] = rows, self.used
+      self.row[slots] = rows
       self.table.admitted += len(rows)
     return bool(self.live().any())
-
-  def _restart(self) -> None:
-    """Begins at the first column again, in the smallest ring. The old content is not read."""
-    self.used = 0
-    if self.cache is None or self.columns != self.ring_sizes[0]:
-      self.columns = self.ring_sizes[0]
-      self.cache = self.programs.empty(len(self.row), self.width, self.columns)
 
   def _prefill(self) -> None:
     """Prefills the next wave of prompts, enough to fill all slots, in pieces of like length.
@@ -154,8 +146,8 @@ class Ring:
       self._prefilled.append((members, cache))
     self.wave = first, min(first + size * groups, rows)
 
-  def _copy_prompts(self, rows, free) -> np.ndarray:
-    """Copies each row's prompt into a free slot; returns the rows, because all have one."""
+  def _copy_prompts(self, rows, free) -> None:
+    """Copies each row's prompt into a free slot."""
     group, slots = (rows - self.wave[0]) // self.cfg.group_size, free[:len(rows)]
     for members, prefilled in self._prefilled:
       mask = np.isin(group, members)
@@ -166,127 +158,96 @@ class Ring:
                                     _padded(source, len(self.row)),
                                     np.int32(mask.sum())))
       self.cache = self.programs.admit(self.cache, prefilled, *slot_args)
-    return rows
 
-  def _share_prompts(self, rows, free) -> np.ndarray:
+  def _share_prompts(self, rows) -> np.ndarray:
     """Puts missing prompts into the store; returns the leading rows whose prompt is stored."""
     store = self.store
     places, groups, rows = store.admit(self.row[self.live()], rows)
     source = groups - self.wave[0] // self.cfg.group_size
-    fresh = np.isin(np.arange(len(self.row)), free[:len(rows)])
-    moves, fresh = self._to_devices(((_padded(places, len(store.group)),
-                                      _padded(source, len(store.group)), np.int32(len(groups))),
-                                     fresh))
-    self.cache, store.cache = self.programs.admit_shared(
-        self.cache, store.cache, self._prefilled[0][1], moves, fresh)
+    moves = self._to_devices((_padded(places, len(store.group)), _padded(source, len(store.group)),
+                              np.int32(len(groups))))
+    store.cache = self.programs.admit(store.cache, self._prefilled[0][1], *moves)
     return rows
-
-  # Sizes of batch and ring.
-
-  def fit(self) -> None:
-    """Brings batch and ring to the smallest sizes that the next chunk needs."""
-    if not self.table.queued():
-      self._compact()
-    self._make_room()
-    self._resize()
-
-  def _compact(self) -> None:
-    """Gathers the live rows into the smallest batch that holds them, one size after the other."""
-    for size in self.batch_sizes[self.batch_sizes.index(len(self.row)) + 1:]:
-      live = self.live()
-      if live.sum() > size:
-        return
-      keep = np.concatenate([np.flatnonzero(live), np.flatnonzero(~live)])[:size]
-      self.cache = self.programs.take(self.cache, self._to_devices(keep.astype(np.int32)))
-      self.row, self.start = self.row[keep], self.start[keep]
-
-  def _make_room(self) -> None:
-    """Lets the oldest rows begin again at the ring's end, until the next chunk has room in it.
-
-    A row that waited for an answer spans what other rows wrote meanwhile. It loses its columns and
-    is fed its tokens again. A row that never waited always fits.
-    """
-    while True:
-      slots = np.flatnonzero(self.live())
-      oldest = slots[np.argmin(self.start[slots])]
-      if self.used - self.start[oldest] + self._steps() <= self.ring_sizes[-1]:
-        return
-      self.table.rewind(self.row[oldest])
-      self.start[oldest] = self.used
-
-  def _resize(self) -> None:
-    """Drops columns that no live row needs, and takes the smallest ring that holds the next chunk.
-
-    The ring stays as it is where it has room for the chunk and a smaller one has not.
-    """
-    dropped, steps = int(self.start[self.live()].min()), self._steps()
-    goal = next(i for i, size in enumerate(self.ring_sizes) if size >= self.used - dropped + steps)
-    index = self.ring_sizes.index(self.columns)
-    if self.used + steps <= self.columns and goal >= index:
-      return
-    self.used, self.start = self.used - dropped, np.maximum(self.start - dropped, 0)
-    step = 1 if goal > index else -1
-    for i in [*range(index + step, goal, step),
-              goal]:  # one size at a time, to compile few programs
-      self.columns = self.ring_sizes[i]
-      self.cache = self.programs.shift(self.cache, self._to_devices(np.int32(dropped)), self.width,
-                                       self.columns)
-      dropped = 0
 
   # Decoding.
 
   def decode(self) -> tuple[np.ndarray, Sampled]:
-    """Decodes one chunk; returns ([S] row of each slot, what the slots sampled, on the host)."""
-    live, active = self.live(), self.active()
-    row = np.where(live, self.row, 0)
+    """Decodes one chunk; returns (the row of each slot that took part, what they sampled, on the
+    host).
+    """
+    slots = self._slots()
+    live, active = self.live()[slots], self.active()[slots]
+    row = np.where(live, self.row[slots], 0)
     token, position = self.table.next_fed(row)
-    turn_inputs = self.table.pending(row, self.cfg.chunk) if self.table.inserts else ()
-    per_row = (token, position, np.where(active, self.table.left(row), 0),
-               self.cfg.min_new_tokens - self.table.cursor[row], self.table.prompts.row_id[row],
-               *turn_inputs)
-    quota = min(self._quota(live.sum()), active.sum())
-    inputs = ChunkInputs(np.int32(self.width + self.used), np.int32(self._steps()), np.int32(quota),
-                         *(x.astype(np.int32) for x in per_row))
+    length = position if self.store is None else self.table.cursor[row]
+    columns = next(size for size in self.windows if size >= length[active].max())
+    turn_inputs = self.table.pending(row, self.cfg.chunk) if self.table.inserts else (None, None)
+    quota = min(self._quota(len(slots), live.sum()), active.sum())
+    inputs = ChunkInputs(
+        self._steps(), quota, token, position, np.where(live, length, 0),
+        np.where(active, self.table.left(row), 0), self.cfg.min_new_tokens - self.table.cursor[row],
+        self.table.prompts.row_id[row], *turn_inputs,
+        slots=slots if len(slots) < len(self.row) else None, columns=columns)
     shared = None
     if self.store is not None:
-      shared = Shared(self.store.cache, *self._to_devices(self.store.maps(row, live)))
-    self.cache, sampled = self.programs.decode(self.params, self.cache, shared,
-                                               self._to_devices(inputs),
-                                               self.draw, rules=self.rules)
+      shared = Shared(self.store.cache, *self._to_devices(
+          (self._stored_length(), *self.store.maps(row, live))))
+    self.cache, sampled = self.programs.decode(
+        self.params, self.cache, shared, self._to_devices(jax.tree.map(np.int32, inputs)),
+        self.draw, rules=self.rules)
     sampled = jax.device_get(sampled)
-    self._count(sampled, position + 1)
-    self.used += int(sampled.steps)
-    return self.row, sampled
+    self._count(sampled, position + 1, length, columns)
+    return self.row[slots], sampled
+
+  def _slots(self) -> np.ndarray:
+    """Returns the slots that decode next: all, or the smallest batch that holds the rows left."""
+    live = self.live()
+    size = min(size for size in self.batch_sizes if size >= live.sum())
+    if self.table.queued() or size == len(live):
+      return np.arange(len(live))
+    return np.concatenate([np.flatnonzero(live), np.flatnonzero(~live)])[:size]
+
+  def _stored_length(self) -> np.ndarray:
+    """Returns the cached tokens of each stored prompt: all but its last."""
+    leader = np.maximum(self.store.group, 0) * self.cfg.group_size
+    return (self.table.prompts.prompt_length[leader] - 1).astype(np.int32)
 
   def _steps(self) -> int:
     """Returns the steps of the next chunk at most: no row needs more."""
     return int(min(self.cfg.chunk, self.table.left(self.row[self.active()]).max()))
 
-  def _quota(self, live: int) -> int:
-    """Returns how many rows must end for a chunk to end early.
+  def _quota(self, size: int, live: int) -> int:
+    """Returns how many rows must end for a chunk of `size` rows to end early.
 
     Enough rows to admit others in their place, or to reach the next smaller batch.
     """
     if self.table.queued():
-      return (self.cfg.quota or max(1, len(self.row) // 16)) if self.cfg.refill else live
-    smaller = [size for size in self.batch_sizes if size < len(self.row)]
+      return (self.cfg.quota or max(1, size // 16)) if self.cfg.refill else live
+    smaller = [batch for batch in self.batch_sizes if batch < size]
     return live - smaller[0] if smaller and live > smaller[0] else live
 
-  def _count(self, sampled: Sampled, visible_before: np.ndarray) -> None:
+  def _count(self, sampled: Sampled, visible_before: np.ndarray, length: np.ndarray,
+             columns: int) -> None:
     """Counts a chunk.
 
     Args:
-      visible_before: [S], tokens that the first sampled token of each slot could see.
+      visible_before: [S], tokens that the first sampled token of each row could see.
+      length: [S], columns of the cache that each row had before.
+      columns: of the window.
     """
     stats, steps, new = self.table.stats, int(sampled.steps), sampled.count.astype(int)
     stats.chunks += 1
-    stats.slot_steps += len(self.row) * steps
-    columns = len(self.row) * (self.width + self.columns)
+    stats.slot_steps += len(new) * steps
+    stored = 0
     if self.store is not None:
-      columns += len(self.store.group) * self.table.prompts.tokens.shape[1]
-    held_bytes = columns * self._column_bytes
-    stats.cache_bytes_read += steps * held_bytes
-    stats.cache_bytes_held = max(stats.cache_bytes_held, held_bytes)
+      stored = len(self.store.group) * self.table.prompts.tokens.shape[1]
+    read = steps * len(new) * (columns + self.cfg.chunk)
+    if self.cfg.attention == decode_attention.KERNEL:
+      block, number = live_attention.block_of(self.columns), np.arange(steps)
+      read = (-(-(length[:, None] + number + 1) // block) * block
+              * (number < new[:, None])).sum()
+    stats.cache_bytes_read += int(read + steps * stored) * self._column_bytes
+    stats.cache_bytes_held = (len(self.row) * self.columns + stored) * self._column_bytes
     visible = int((new * visible_before + new * (new - 1) // 2).sum())
     stats.cache_bytes_needed += visible * self._column_bytes
 

@@ -139,7 +139,8 @@ def local_directory(path: str | Path) -> Path:
     return Path(huggingface_hub.snapshot_download(str(path), allow_patterns=patterns))
   except (OSError, ValueError) as error:
     raise CheckpointError(
-        f"{path} is not a directory, and the hub does not give it: {error}. "
+        f"{path} is not a directory, and the hub does not give it: "
+        f"{str(error).splitlines()[0].rstrip('.')}. "
         "Fix: fetch the repository where there is a network, and pass its directory.") from error
 
 

@@ -1,8 +1,8 @@
 """Signs that a run cannot learn: each is named once, with a completion that shows it and the keys
 that usually mend it.
 
-`--config.warnings=none` ends them. Nothing here enters the run's files, and the samples of the start
-have a key and rows of their own, so that the files are the same to the byte with and without.
+`--config.warnings=none` ends them. Nothing here enters the run's files, and the samples of the
+start have a key and rows of their own, so that the files are the same to the byte with and without.
 """
 
 import logging

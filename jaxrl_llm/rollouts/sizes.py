@@ -130,23 +130,6 @@ def windows(cfg: EngineConfig, width: int) -> list[int]:
   return [min(size, last) for size in range(first, last - 1 + cfg.window, cfg.window)]
 
 
-def programs(cfg: EngineConfig, rows: int, shards: int = 1, prompt_width: int = 0) -> int:
-  """Returns how many programs runs of `rows` rows compile at most, whatever the temperature and the
-  values of the rules that are on; each other set of rules compiles S W (decode) more.
-
-    3 (decode_params, empty) + P (prefill) + P (admit) + S W (decode)
-
-  with S batch sizes, W windows and P prompt widths, for one dtype. `empty` makes the cache and the
-  store of shared prompts.
-
-  Args:
-    prompt_width: columns of the prompts.
-  """
-  widths = 1 if cfg.shared_prefix else len(prompt_widths(prompt_width))
-  decode = len(batch_sizes(cfg, rows, shards)) * len(windows(cfg, prompt_width))
-  return 3 + 2 * widths + decode
-
-
 def shards(mesh: Mesh | None) -> int:
   """Returns the number of devices over which rows are divided."""
   return 1 if mesh is None else parallel.row_shards(mesh)

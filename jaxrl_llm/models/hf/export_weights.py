@@ -42,15 +42,15 @@ def save(path: str | Path, model: Model, params, tokenizer, dtype, max_shard_byt
   directory, writes = Path(path), jax.process_index() == 0
   if writes:
     _make_directory(directory)
-  planned = _planned(tensor_table(model), leaves, dtype)
+  plan = _planned(tensor_table(model), leaves, dtype)
   shards = split_state_dict_into_shards_factory(
-      planned, get_storage_size=_size, filename_pattern="model{suffix}.safetensors",
+      plan, get_storage_size=_size, filename_pattern="model{suffix}.safetensors",
       max_shard_size=max_shard_bytes)
   fetch = _Fetcher(leaves, model.config.scan_layers, dtype)
   for file, names in shards.filename_to_tensors.items():
     tensors = {}
     for name in names:
-      entry, position, _ = planned[name]
+      entry, position, _ = plan[name]
       tensors[name] = entry.to_stored(fetch(entry, position))
     if writes:
       _write(directory / file, tensors)
@@ -88,13 +88,13 @@ def _checked(model: Model, params, dtype) -> dict[str, Any]:
   if dtype is not None and jnp.dtype(dtype).name not in SUPPORTED:
     raise CheckpointError(
         f"dtype = {dtype!r} cannot be stored. Supported: {', '.join(SUPPORTED)}.")
-  leaves, expected = by_path(params), by_path(model.shapes())
-  problems = [f"missing: {p} {list(expected[p].shape)}" for p in expected.keys() - leaves.keys()]
-  problems += [f"left over: {p}" for p in leaves.keys() - expected.keys()]
+  leaves, shapes = by_path(params), by_path(model.shapes())
+  problems = [f"missing: {p} {list(shapes[p].shape)}" for p in shapes.keys() - leaves.keys()]
+  problems += [f"left over: {p}" for p in leaves.keys() - shapes.keys()]
   problems += [
-      f"wrong shape: {p} is {list(leaves[p].shape)}, but the model has {list(expected[p].shape)}"
-      for p in expected.keys() & leaves.keys()
-      if leaves[p].shape != expected[p].shape
+      f"wrong shape: {p} is {list(leaves[p].shape)}, but the model has {list(shapes[p].shape)}"
+      for p in shapes.keys() & leaves.keys()
+      if leaves[p].shape != shapes[p].shape
   ]
   problems += [
       f"wrong dtype: {p} is {x.dtype}" for p, x in leaves.items()
@@ -118,11 +118,11 @@ def _widest(leaves) -> np.dtype:
 
 def _planned(table: list[Entry], leaves, dtype: np.dtype) -> dict[str, _Planned]:
   """Returns every tensor of the checkpoint by name, in file order."""
-  planned = {}
+  plan = {}
   for entry in table:
     size = math.prod(entry.stored_shape) * dtype.itemsize
-    planned |= {name: _Planned(entry, index, size) for index, name in entry.names}
-  return planned
+    plan |= {name: _Planned(entry, index, size) for index, name in entry.names}
+  return plan
 
 
 def _size(tensor: _Planned) -> int:

@@ -212,7 +212,8 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
   num_bytes = decode_bytes(config, _read_weights(params, config), rows, num_live, sizes.chunk)
   attention = decode_attention.KERNEL if side else decode_attention.WINDOWED
   return {**timing, "attention": attention, "tokens": tokens, "tokens_per_second": tokens / seconds,
-          "bytes": num_bytes, "bandwidth_share": None if chip is None else num_bytes / seconds / chip.bandwidth}
+          "bytes": num_bytes,
+          "bandwidth_share": None if chip is None else num_bytes / seconds / chip.bandwidth}
 
 
 def _filled_cache(config: ModelConfig, rows: int, columns: int, side: int,

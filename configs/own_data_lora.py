@@ -5,9 +5,9 @@
 
 The file is that of own_data.py: a row for each problem, with `problem` and `answer`. The
 checkpoint's tokenizer and chat template write the prompts, and `verifier` reads the answer out of a
-completion. Whatever is longer than the two limits of `rollout` is left out (prompts, which a line
-of the start counts) or cut off, and then wrong (completions: see `rollout/truncated`). Own design,
-not run at this size here.
+completion (`math` needs pip install -e '.[math]'). Completions longer than max_new_tokens are cut
+off, and then wrong (`rollout/truncated`). The start chooses length of the prompts, packing, dtype
+and learning rate, and says so. Own design, not run at this size here.
 """
 
 from jaxrl_llm import presets
@@ -24,11 +24,11 @@ def get_config(preset: str = "grpo"):
                           verifier="math")
   config.task.prompt.update(
       style="chat", system="Reason step by step, and put your final answer within \\boxed{}.")
-  config.rollout.update(prompts=16, group_size=8, max_prompt_tokens=512, max_new_tokens=1024,
+  config.rollout.update(prompts=16, group_size=8, max_prompt_tokens="auto", max_new_tokens=1024,
                         window=256)
-  config.updates.update(optimizer_batches=2, micro_batches=16)
-  config.optimizer.update(learning_rate=5e-5)
+  config.updates.update(optimizer_batches=2, token_budget="auto", shared_prompts="auto")
+  config.optimizer.learning_rate = "auto"
   config.evaluation.update(every=10)
   config.checkpoint.every = 10
-  config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)
+  config.model.update(compute_dtype="auto", remat="auto", scan_layers="auto")
   return presets.apply(config, preset)

@@ -1,4 +1,4 @@
-"""Show the folder of compiled programs, warm starts and digests that runs share, or clear it.
+"""Show the folder of compiled programs and warm starts that runs share, or clear it.
 
   python experiments/cache.py
   python experiments/cache.py --clear
@@ -11,8 +11,8 @@ import argparse
 import os
 import sys
 
-from jaxrl_llm.build import shared_starts
-from jaxrl_llm.store import cache, contents, folders
+from jaxrl_llm.store import cache
+from jaxrl_llm.wiring import shared_starts
 
 
 def main() -> None:
@@ -33,20 +33,12 @@ def main() -> None:
     return
   print(root)
   for name, limit in ((cache.PROGRAMS, cache.PROGRAM_BYTES),
-                      (cache.KEPT, cache.KEPT_BYTES),
-                      (cache.STARTS, shared_starts.LIMIT_BYTES),
-                      (cache.DIGESTS, contents.LIMIT_BYTES)):
+                      (cache.STARTS, shared_starts.LIMIT_BYTES)):
     size, _ = cache.size_and_time(root / name)
     if arguments.clear:
       cache.remove(root / name)
     done = "removed" if arguments.clear else f"of at most {limit >> 20}"
     print(f"  {name}: {size / (1 << 20):.1f} MiB {done}")
-  copies, _ = cache.size_and_time(root / folders.COPIES)
-  if arguments.clear:
-    cache.remove(root / folders.COPIES)
-  print(f"  {folders.COPIES}: {copies / (1 << 20):.1f} MiB {'removed' if arguments.clear else ''}"
-        " of inputs from buckets, without a limit")
-
 
 if __name__ == "__main__":
   main()

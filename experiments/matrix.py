@@ -13,9 +13,9 @@ import paper_rows
 import question_rows
 from table_row import HERE, Row, filled, folder
 
-from jaxrl_llm.lab import sweep_results
-from jaxrl_llm.reporting.page_parts import Place
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from experiments.tables_lib import sweep_results
+from experiments.tables_lib.page_parts import Place, replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 
 HEADER = ("table", "question", "command, time on 2 cores", "here", "published", "verdict")
 PAPER_HEADER = ("toy", "question", "command", "here", "published", "verdict", "last ran at")

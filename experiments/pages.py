@@ -23,13 +23,12 @@ from typing import NamedTuple
 import matrix
 
 import jaxrl_llm
-from jaxrl_llm import moved, paper_table
+from experiments.tables_lib import page_parts
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.registry import ADVANTAGES as ADVANTAGE_ENTRIES
 from jaxrl_llm.registry import AGGREGATIONS, Entry
-from jaxrl_llm.reporting import page_parts, tables
 from jaxrl_llm.store.files import write_atomically
 
 HERE = Path(__file__).parent
@@ -37,7 +36,6 @@ PACKAGE = Path(jaxrl_llm.__file__).parent
 ROOT = HERE.parent
 METHODS = PACKAGE / "objective/README.md"
 ADVANTAGES = PACKAGE / "objective/advantages.md"
-CHANGES = ROOT / ".github/CHANGELOG.md"
 COMMAND = "experiments/pages.py"
 UNCOMPARED = "not compared with its source yet"
 EMPTY = "-"
@@ -108,38 +106,28 @@ def by_hand(rows: dict[str, list[str]], name: str, column: int, new: str) -> str
 # --- which methods belong on which page
 
 
-def paper_of(function) -> str:
-  """Returns the folder of the paper whose function it is; "" for the core's, "*" for a plugin's."""
-  module = getattr(function, "__module__", "")
-  if module.startswith("jaxrl_llm.papers."):
-    return module.split(".")[2]
-  return "" if module.startswith("jaxrl_llm.") else "*"
-
-
-def paper_of_preset(name: str) -> str:
-  """Returns the folder of the paper that brings a preset; "" for the core's."""
-  package = paper_table.load("preset", name)
-  return package.__name__.split(".")[2] if package else ""
+def of_package(function) -> bool:
+  """Returns whether a method is the package's, and no plugin's."""
+  return getattr(function, "__module__", "").startswith("jaxrl_llm.")
 
 
 def estimator_names() -> list[str]:
   """Returns the package's estimators, family by family."""
   return [name for names in estimators.families().values() for name in names
-          if paper_of(estimators.spec(name).function) == ""]
+          if of_package(estimators.spec(name).function)]
 
 
-def advantage_names(paper: str = "") -> list[str]:
-  """Returns the advantages of the core or of a paper, in the order of their files."""
+def advantage_names() -> list[str]:
+  """Returns the package's advantages, in the order of their files."""
   advantages.names()
-  return [name for name, entry in ADVANTAGE_ENTRIES.entries.items()
-          if paper_of(entry.function) == paper]
+  return [name for name, entry in ADVANTAGE_ENTRIES.entries.items() if of_package(entry.function)]
 
 
 # --- the parts
 
 
 def estimator_table(part: str) -> str:
-  """Returns the table of the core's estimators."""
+  """Returns the table of the estimators."""
   rows = rows_of(part)
   return table(("name", "weight of a token", "defaults", "anchor", "source"), (
       (linked(name, entry.function, METHODS), by_hand(rows, name, 0, first_sentence(entry)),
@@ -147,40 +135,37 @@ def estimator_table(part: str) -> str:
       for name in estimator_names() for entry in [estimators.spec(name)]))
 
 
-def advantage_table(part: str, page: Path, paper: str = "") -> str:
-  """Returns the table of the advantages of the core or of a paper, for its page."""
+def advantage_table(part: str) -> str:
+  """Returns the table of the advantages."""
   rows = rows_of(part)
   lines = []
-  for name in [n for n in rows if n in advantage_names(paper)] + [
-      n for n in advantage_names(paper) if n not in rows]:
+  for name in [n for n in rows if n in advantage_names()] + [
+      n for n in advantage_names() if n not in rows]:
     entry = advantages.spec(name)
     needs = sorted(f"`{field}`" for field in entry.required(entry.numbers()))
-    lines.append((linked(name, entry.function, page),
+    lines.append((linked(name, entry.function, ADVANTAGES),
                   by_hand(rows, name, 0, first_sentence(entry)),
                   ", ".join(["group"] * entry.group + needs) or EMPTY, source(entry)))
   return table(("name", "A", "needs", "source"), lines)
 
 
 def aggregation_table(part: str) -> str:
-  """Returns the table of aggregations, with the presets of the core that choose each."""
+  """Returns the table of aggregations, with the presets that choose each."""
   rows = rows_of(part)
-  names = [name for name in AGGREGATIONS if paper_of(AGGREGATIONS[name].function) == ""]
+  names = [name for name in AGGREGATIONS if of_package(AGGREGATIONS[name].function)]
   lines = []
   for name in [n for n in rows if n in names] + [n for n in names if n not in rows]:
-    users = [f"`{preset}`" for preset, keys in PRESETS.items() if keys["aggregation.name"] == name
-             and paper_of_preset(preset) == ""]
+    users = [f"`{preset}`" for preset, keys in PRESETS.items() if keys["aggregation.name"] == name]
     lines.append((f"`{name}`", by_hand(rows, name, 0, first_sentence(AGGREGATIONS[name])),
                   ", ".join(users) or EMPTY))
   return table(("name", "loss_weights", "presets"), lines)
 
 
-def recipe_table(part: str, paper: str = "") -> str:
-  """Returns the table of the presets of the core or of a paper."""
+def recipe_table(part: str) -> str:
+  """Returns the table of the presets."""
   rows, kinds = rows_of(part), ("estimator", "advantage", "aggregation")
   lines = []
   for name, keys in PRESETS.items():
-    if paper_of_preset(name) != paper:
-      continue
     further = [f"`{key}={value}`" for key, value in keys.items()
                if key.removesuffix(".name") not in kinds]
     entry = estimators.spec(keys["estimator.name"])
@@ -208,36 +193,16 @@ def markdown(entry: Entry) -> str:
   return "".join(("  " + line if line.startswith("  ") else line).rstrip() + "\n" for line in lines)
 
 
-def moved_table(part: str) -> str:
-  """Returns the modules that have another name now, a row per package before and now."""
-  del part
-  pairs: dict[tuple[str, str], list[str]] = {}
-  for before, now in moved.MODULES.items():
-    (old, name), (new, renamed) = before.rsplit(".", 1), now.rsplit(".", 1)
-    pairs.setdefault((old, new), []).append(name if name == renamed else f"{name} → {renamed}")
-  return table(("package before", "package now", "modules"), (
-      (f"`{old}`", f"`{new}`", ", ".join(modules)) for (old, new), modules in pairs.items()))
-
-
 def parts() -> list[Part]:
   """Returns every part of every page."""
-  of_papers = sorted({paper_of_preset(name) for name in PRESETS} - {""})
-  with_advantage = [paper for paper in of_papers if advantage_names(paper)]
-  page = {paper: PACKAGE / "papers" / paper / "README.md" for paper in of_papers}
   return [
       Part(METHODS, "estimators", estimator_table),
       Part(METHODS, "further estimators", sections(METHODS, estimator_names, estimators.spec)),
       Part(METHODS, "recipes", recipe_table),
-      Part(ADVANTAGES, "advantages", lambda part: advantage_table(part, ADVANTAGES)),
+      Part(ADVANTAGES, "advantages", advantage_table),
       Part(ADVANTAGES, "further advantages",
            sections(ADVANTAGES, advantage_names, advantages.spec)),
       Part(ADVANTAGES, "aggregations", aggregation_table),
-      *(Part(page[paper], "recipes", lambda part, paper=paper: recipe_table(part, paper))
-        for paper in of_papers),
-      *(Part(page[paper], "advantages",
-             lambda part, paper=paper: advantage_table(part, page[paper], paper))
-        for paper in with_advantage),
-      Part(CHANGES, "modules", moved_table),
       *(Part(page, "experiments/matrix.py", lambda part, text=text: text())
         for page, text in matrix.PARTS.items()),
   ]
@@ -247,7 +212,7 @@ def split(page: str, part: Part) -> tuple[str, str, str]:
   """Returns the text before a part, the part, and the text after it."""
   name = part.name if part.name.startswith("experiments/") else f"{COMMAND}, {part.name}"
   try:
-    before, text, after = tables.split(page, name, part.page)
+    before, text, after = page_parts.split(page, name, part.page)
   except ConfigError as error:
     sys.exit(str(error))
   return before, text.strip("\n"), after
@@ -263,7 +228,7 @@ def renewed(page: str, part: Part) -> str:
 def atlas_is_old() -> bool:
   """Returns whether the atlas lacks an estimator, or has one that is gone."""
   page = HERE / "atlas/README.md"
-  drawn = page_parts.tables(tables.split(page.read_text(), "run.py", page)[1])[0]
+  drawn = page_parts.tables(page_parts.split(page.read_text(), "run.py", page)[1])[0]
   return [row[0] for row in drawn.rows] != estimator_names()
 
 

@@ -4,7 +4,7 @@ around them are written here.
 
 from table_row import Row, both, flat
 
-from jaxrl_llm.reporting.page_parts import Place
+from experiments.tables_lib.page_parts import Place
 
 BATCH = "96 prompts, 200 iterations"
 MEAN_CHANGE = "mean accuracy minus GRPO's"

@@ -16,7 +16,7 @@ With completions of .4 of their limit in the mean, which packing and the engine 
 
 Two slices of TPUs, joined by the network between them: --target='v5p:2x2x2*2'.
 
-It reads no weights, no data and no network. jaxrl_llm/planning/README.md explains the columns.
+It reads no weights, no data and no network. experiments/planning/README.md explains the columns.
 """
 
 import os
@@ -24,7 +24,7 @@ import os
 from absl import flags
 from ml_collections import config_flags
 
-from jaxrl_llm.planning import plan
+from experiments.planning import plan
 from jaxrl_llm.runs import command_flags, command_line
 
 # Unknown keys and wrong types pass here, because the messages of `from_dict` name range and fix.

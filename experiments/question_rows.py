@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from table_row import HERE, Row, both, flat, interval
 
-from jaxrl_llm.reporting import page_parts
-from jaxrl_llm.reporting.page_parts import Place
-from jaxrl_llm.reporting.tables import split
+from experiments.tables_lib import page_parts
+from experiments.tables_lib.page_parts import Place, split
 
 
 def beside_reference() -> str:

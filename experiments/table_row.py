@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from jaxrl_llm.lab.published import Claim
-from jaxrl_llm.reporting.page_parts import Place
+from experiments.tables_lib.page_parts import Place
+from experiments.tables_lib.published import Claim
 
 HERE = Path(__file__).parent
 

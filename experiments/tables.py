@@ -5,9 +5,9 @@ a summary was read, not the paper. The published runs are of models of billions 
 those here of one million and less: a claim is met by its order and its failures, not by its number.
 """
 
-from jaxrl_llm.lab.notebook import SIZES
-from jaxrl_llm.lab.published import Claim, Number, Runs, Table
-from jaxrl_llm.reporting.page_parts import Place
+from experiments.tables_lib.checkout import SIZES
+from experiments.tables_lib.page_parts import Place
+from experiments.tables_lib.published import Claim, Number, Runs, Table
 
 CTPO = "arXiv 2605.07331, second-hand"
 MINPRO = "arXiv 2601.22718, second-hand"
@@ -190,7 +190,8 @@ TABLES = {
             Claim("the same, the most", PIPO, 2.8),
         ),
         live=(CHAIN % ("grpo", "transform.name=none" + TOKEN),
-              CHAIN % ("pipo", "transform.name=pipo" + TOKEN),
+              CHAIN % ("pipo", "transform.name=pipo" + TOKEN
+                       + " --config.plugins=experiments.papers.pipo"),
               "experiments/compare.py {out}/grpo {out}/pipo --by=transform.name "
               "--out={out}/comparison"),
         fast=SMALLEST,

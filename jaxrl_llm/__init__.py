@@ -6,10 +6,6 @@ Read in this order: `types`, `objective/estimators`, `objective/loss`, `training
 
 import os
 
-from jaxrl_llm import moved
-
 # transformers is used for tokenizers and configurations only, and says at its import that models
 # need PyTorch.
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-
-moved.install()

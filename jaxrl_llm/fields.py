@@ -1,16 +1,24 @@
 """Configuration options: documentation, range, and the condition under which each is read."""
 
+import ast
 import dataclasses
 import difflib
 import functools
+import importlib.util
+import math
+import os
 import shlex
+import sys
 import types
 import typing
 
 DEFAULT = "default"  # the value of a choice that another key decides
+AUTO = "auto"  # the value of a key that a run's start decides (wiring/automatic.py)
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 INT64_MAX = 2**63 - 1
 SHOWN = 400  # characters of a value in a message
+# How keys end that hold a path, or several with commas between, where ~ is the home folder.
+PATHS = ("path", "file", "folder", "examples", "pretrained")
 
 
 class ConfigError(Exception):
@@ -80,6 +88,15 @@ def flags_of(fixes: dict) -> str:
   return " ".join(f"--config.{key}={shlex.quote(str(value))}" for key, value in fixes.items())
 
 
+def installing(extra: str) -> str:
+  """Returns the command that adds an extra of the package to the running interpreter, from a
+  checkout. Environments that uv makes have no pip.
+  """
+  if importlib.util.find_spec("pip"):
+    return f"pip install -e '.[{extra}]'"
+  return f"uv pip install --python {shlex.quote(sys.executable)} -e '.[{extra}]'"
+
+
 @dataclasses.dataclass(frozen=True)
 class When:
   """The condition under which an option is read.
@@ -132,7 +149,7 @@ def when(key: str, *values, above: float | None = None, text: str = "") -> When:
   return When(key, values, above, text)
 
 
-def option(default, doc: str, *, low=None, high=None, choices=None, of=str, when=()):
+def option(default, doc: str, *, low=None, high=None, choices=None, of=str, when=(), auto=False):
   """Returns a config field with its documentation, and its range or its choices.
 
   Args:
@@ -143,10 +160,11 @@ def option(default, doc: str, *, low=None, high=None, choices=None, of=str, when
     of: for a tuple, the type of its entries.
     when: one `When` or several, which must all hold. Otherwise the option is refused if it is set
       to another value than its default (`refuse_unread`).
+    auto: whether the value may be AUTO.
   """
   conditions = (when,) if isinstance(when, When) else tuple(when)
   metadata = {"doc": doc, "low": low, "high": high, "choices": choices, "of": of,
-              "when": conditions}
+              "when": conditions, "auto": auto}
   return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -217,6 +235,12 @@ def refuse_unread(section, prefix: str, root=None) -> None:
     raise ConfigError(message)
 
 
+def divisors(n: int) -> str:
+  """Returns the divisors of a number as a message lists them."""
+  small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
+  return ", ".join(map(str, sorted({*small, *(n // k for k in small)})))
+
+
 def did_you_mean(name: str, known) -> str:
   """Returns a hint at the nearest known name, after a sentence that lists all of them."""
   near = difflib.get_close_matches(name, known, n=1)
@@ -240,12 +264,18 @@ def checked(key: str, value, hint, meta):
   Raises:
     ConfigError: a wrong type, a value out of range, or a choice that is not allowed.
   """
+  if meta.get("auto") and isinstance(value, str):
+    if value == AUTO:
+      return AUTO
+    value = _literal(value)  # a flag of a key whose value in the file is a text
   optional = admits(hint, type(None))
   if optional and (value is None or (isinstance(value, str) and value.lower() == "none")):
     return None
   # One number of a tuple of numbers: "3" on a command line is not (3,).
   single = hint is tuple and meta["of"] is type(value) is int
   converted = (value,) if single else _converted(value, hint)
+  if isinstance(converted, str) and key.endswith(PATHS):
+    converted = ",".join(map(os.path.expanduser, converted.split(",")))
   if isinstance(converted, tuple) and not all(isinstance(i, meta["of"]) for i in converted):
     converted = None
   if converted is None:
@@ -260,6 +290,14 @@ def checked(key: str, value, hint, meta):
     raise ConfigError(f"{key} = {shown(value)}: out of range; {allowed(meta)} ({meta['doc']}). "
                       f"Fix: choose a value in the range.")
   return converted
+
+
+def _literal(text: str):
+  """Returns the number or truth value that a text writes, or the text."""
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
 
 
 def _inside(number, meta) -> bool:

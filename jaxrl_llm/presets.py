@@ -6,11 +6,9 @@ learning rate, lengths, and the weight of the reference KL unless the recipe dep
 """
 
 import math
-from collections.abc import Mapping
 
 from ml_collections import config_dict
 
-from jaxrl_llm import paper_table
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.fields import did_you_mean
 
@@ -24,7 +22,7 @@ def recipe(estimator: str, advantage: str, aggregation: str, **further) -> dict:
 _DPPO = {"estimator__ratio_cap": "none"}
 _SEQUENCE_TIS = {"correction__level": "sequence", "correction__cap": 5.0}
 
-_CORE = {
+PRESETS = {
     # No ratio: every further optimizer batch of a rollout is off-policy, which a run warns of.
     "reinforce":
         recipe("reinforce", "none", "token"),
@@ -184,27 +182,6 @@ _CORE = {
     "grpo_lambda":
         recipe("ppo", "grpo", "sequence", shaping__name="grpo_lambda"),
 }
-
-
-class _Presets(Mapping):
-  """The recipes of the package and of papers; the latter are imported when they are read."""
-
-  def __getitem__(self, name: str) -> dict:
-    if name in _CORE:
-      return _CORE[name]
-    paper = paper_table.load("preset", name)
-    if paper is None:
-      raise KeyError(name)
-    return paper.PRESETS[name]
-
-  def __iter__(self):
-    return iter([*_CORE, *paper_table.names("preset")])
-
-  def __len__(self) -> int:
-    return len(list(iter(self)))
-
-
-PRESETS = _Presets()
 
 
 def apply(config: config_dict.ConfigDict, name: str) -> config_dict.ConfigDict:

@@ -14,7 +14,6 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
-from jaxrl_llm import paper_table
 from jaxrl_llm.fields import ConfigError, PluginError, checked, derived, did_you_mean, shown
 from jaxrl_llm.method_numbers import NoNumbers, merged_class, numbers_class
 
@@ -133,10 +132,8 @@ class Table(Generic[E]):
     self.entries[name] = entry
 
   def names(self) -> list[str]:
-    """Returns the names of all methods, sorted; imports the papers' methods."""
+    """Returns the names of all methods, sorted."""
     importlib.import_module(self._home)
-    for name in paper_table.names(self.kind):
-      paper_table.load(self.kind, name)
     return sorted(self.entries)
 
   def __iter__(self):
@@ -165,15 +162,13 @@ class Table(Generic[E]):
     """Returns the entry of a name; raises ConfigError with all names if it is not registered."""
     if name not in self.entries:
       importlib.import_module(self._home)
-      paper_table.load(self.kind, name)
     if name not in self.entries and self.fallback is not None:
       entry = self.fallback(name)
       self.entries |= {} if entry is None else {name: entry}
     if name not in self.entries:
       names = self.names()
-      if name not in self.entries:
-        raise ConfigError(f"{self.key} = {shown(name)}: registered are {', '.join(names)}."
-                          f"{did_you_mean(str(name), names)}{_empty_plugins()}")
+      raise ConfigError(f"{self.key} = {shown(name)}: registered are {', '.join(names)}."
+                        f"{did_you_mean(str(name), names)}{_empty_plugins()}")
     return self.entries[name]
 
   def readers(self, number: str) -> list[str]:
@@ -311,7 +306,7 @@ LOSS_TERMS: Combination = Combination("term", "jaxrl_llm.objective.terms")
 COLUMNS: Table = Table("column", "jaxrl_llm.training.columns", "needs")
 TRANSFORMS: Combination = Combination("transform", "jaxrl_llm.training.transform_methods")
 OPTIMIZERS: Table = Table("optimizer", "jaxrl_llm.training.optimizers")
-BACKENDS: Table = Table("backend", "jaxrl_llm.build.backends", "rollout.backend")
+BACKENDS: Table = Table("backend", "jaxrl_llm.wiring.backends", "rollout.backend")
 SHAPINGS: Table = Table("shaping", "jaxrl_llm.tasks.shaping")
 TASKS: Table = Table("task", "jaxrl_llm.tasks")
 MAPPINGS: Table = Table("mapping", "jaxrl_llm.tasks.mappings", "task.data.mapping")

@@ -6,26 +6,25 @@ import sys
 import typing
 from pathlib import Path
 
-from jaxrl_llm import fields
-from jaxrl_llm.config import sections
+from jaxrl_llm import config, fields
 from jaxrl_llm.registry import Choice
 
 PACKAGE = Path(fields.__file__).parent
 # Reading a key to convert, check, hash or copy it is not a use of it.
 HANDLING = ("<string>", dataclasses.__file__, str(PACKAGE / "config"), str(PACKAGE / "fields.py"),
-            str(PACKAGE / "registry.py"), str(PACKAGE / "build" / "value_checks.py"), __file__)
+            str(PACKAGE / "registry.py"), __file__)
 # What jitted functions get in place of sections: field -> key.
 DERIVED = {
-    sections.LossConfig: {
+    config.LossConfig: {
         "temperature": "rollout.temperature", "num_experts": "model.num_experts",
         "min_new_tokens": "rollout.min_new_tokens", "max_new_tokens": "rollout.max_new_tokens",
         "rules": ("vocabulary.top_k", "vocabulary.top_p", "vocabulary.min_p"),
     },
-    sections.BatchConfig: {
+    config.BatchConfig: {
         "group_size": "rollout.group_size", "parts": "updates.optimizer_batches"
     },
-    sections.StepConfig: {"micro_batches": "updates.micro_batches"},
-    sections.SamplerConfig: {
+    config.StepConfig: {"micro_batches": "updates.micro_batches"},
+    config.SamplerConfig: {
         "group_size": "rollout.group_size", "max_new_tokens": "rollout.max_new_tokens",
         "window": "rollout.window", "min_new_tokens": "rollout.min_new_tokens"
     },
@@ -57,7 +56,7 @@ def _used(frame) -> bool:
 
 
 @contextlib.contextmanager
-def recorded(root=sections.Config):
+def recorded(root=config.Config):
   """Yields a set that grows by each key that is read, until the context ends."""
   read, keys, originals = set(), {}, {}
   for cls, names in [*watched(root), *DERIVED.items()]:

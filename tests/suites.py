@@ -4,11 +4,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import pytest
 
-from jaxrl_llm import paper_table
-
-# Tests of pages that speak of every paper.
-all_papers = pytest.mark.paper(*sorted({folder for folder, _, _ in paper_table.PAPERS}))
-
 
 def quick_of(quick: Collection[str], cases: Mapping[str, tuple],
              slow: Collection[str] | None = None) -> list:

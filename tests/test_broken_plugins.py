@@ -7,9 +7,9 @@ import jax
 import pytest
 
 from jaxrl_llm import registry
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import ConfigError, base_config, from_dict, load_plugins, plugins
 from jaxrl_llm.reporting import metric_writers
+from jaxrl_llm.wiring import setup
 
 HEAD = "from jaxrl_llm import register\nimport jax.numpy as jnp\n"
 ARRAYS = "log_probs, anchor, advantages, mask, cfg"

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 import tiny_batch
 
+from experiments.papers import arca, occ, pipo  # noqa: F401  methods of theirs are watched, too
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import registry
-from jaxrl_llm.build import setup, value_checks
-from jaxrl_llm.build.demonstrations import demonstrating
 from jaxrl_llm.config import Config, from_dict
 from jaxrl_llm.fields import option
 from jaxrl_llm.models import Model, trainable
@@ -28,12 +27,12 @@ from jaxrl_llm.reporting import metric_writers
 from jaxrl_llm.rollouts.tools import PythonSandbox, make_tool
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks import make_task
+from jaxrl_llm.tasks.demonstrations import demonstrating
 from jaxrl_llm.tasks.prompts import make_prompter
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.train_step import init_state, train_step
 from jaxrl_llm.types import AdvantageInputs, Rollout, TokenStats, TrainBatch
-
-pytestmark = pytest.mark.paper("arca", "occ", "pipo")
+from jaxrl_llm.wiring import setup
 
 KINDS = {"estimator": registry.ESTIMATORS, "advantage": registry.ADVANTAGES,
          "aggregation": registry.AGGREGATIONS, "shaping": registry.SHAPINGS,
@@ -100,7 +99,7 @@ def call_methods():
   jax.eval_shape(lambda a, b, m: correction.correction_weights(a, b, m, gate), array, array, mask)
   jax.eval_shape(lambda a, b, m: correction.sequence_mask(a, b, a, m, gate), array, array, mask)
   call_transforms()
-  for file in sorted(Path(__file__).parent.glob("papers/*/reads_numbers.py")):
+  for file in sorted(Path(__file__).parent.glob("experiments/papers/*/reads_numbers.py")):
     experiment_files.load(file).call(tiny)
 
 
@@ -280,7 +279,7 @@ def test_every_method_reads_its_numbers():
 
 def test_reading_to_convert_or_to_check_is_not_a_use():
   with config_reads.recorded() as read:
-    cfg = value_checks.check(config_lib.fill(tiny()))
+    cfg = config_lib.check(config_lib.fill(tiny()))
     assert from_dict(config_lib.to_dict(cfg)) == cfg and hash(cfg)
     assert not read, "nothing has used a value"
     assert cfg.rollout.prompts == 8, "the test itself counts as a reader"

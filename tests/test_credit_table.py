@@ -10,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "experiments" / "credit"
-pytest.importorskip("jaxrl_llm.papers.arca")
 run = experiment_files.load(FOLDER / "run.py")
 
 

@@ -3,86 +3,135 @@
 import ast
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "jaxrl_llm"
-BASE = {"types", "config", "fields", "method_numbers", "registry", "paper_table"}
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "jaxrl_llm"
+BASE = {"types", "config", "fields", "late", "method_numbers", "registry"}
 PARTS = {"training", "objective", "models", "parallel", "rollouts", "tasks", "grading", "sandbox",
          "reporting", "store", "ops"}
 ALLOWED = {
     "types": set(),
     "fields": set(),
-    "moved": {"paper_table"},
+    "late": set(),
     "method_numbers": {"fields"},
-    "paper_table": set(),
-    "registry": {"fields", "method_numbers", "paper_table"},
-    "config": {"fields", "registry", "paper_table"},
+    "registry": {"fields", "method_numbers"},
+    "config": {"fields", "late", "registry"},
     "presets": BASE,
-    "register": {"build", "training", "objective", "rollouts", "tasks", "grading",
+    "register": {"wiring", "training", "objective", "rollouts", "tasks", "grading",
                  "reporting"} | BASE,
     "ops": BASE,
-    "grading": BASE,
+    "grading": {"sandbox"} | BASE,
     "sandbox": BASE,
     "parallel": {"ops"} | BASE,
     "objective": {"ops"} | BASE,
     "models": {"ops", "parallel"} | BASE,
     "rollouts": {"models", "ops", "parallel", "sandbox"} | BASE,
-    "tasks": {"grading"} | BASE,
+    "tasks": {"grading", "sandbox"} | BASE,
     "store": {"parallel"} | BASE,
     "reporting": {"store"} | BASE,
     "training": {"objective", "models", "parallel", "ops"} | BASE,
-    "build": PARTS | BASE,
-    "runs": {"build"} | PARTS | BASE,
-    "lab": {"presets", "runs", "build"} | PARTS | BASE,
-    "benchmark": {"runs", "build"} | PARTS | BASE,
-    "planning": {"runs", "build"} | PARTS | BASE,
-    "papers": {"presets", "lab", "runs", "build"} | PARTS | BASE,
+    "wiring": PARTS | BASE,
+    "runs": {"wiring"} | PARTS | BASE,
+    "lab": {"presets", "runs", "wiring"} | PARTS | BASE,
 }
 
 
-def packages(source: str) -> set[str]:
-  """Packages of jaxrl_llm that a file imports, wherever in the file."""
-  found = set()
-  for node in ast.walk(ast.parse(source)):
-    if isinstance(node, ast.Import):
-      found |= {alias.name for alias in node.names}
-    elif isinstance(node, ast.ImportFrom) and node.module:
-      found |= {node.module} if node.module != "jaxrl_llm" else {
-          f"jaxrl_llm.{alias.name}" for alias in node.names
-      }
-      assert node.level == 0, "relative imports hide the package"
-  return {name.split(".")[1] for name in found if name.startswith("jaxrl_llm.")}
+# Its clients in experiments/, and which of them one may import; the package imports none.
+CLIENTS = {"planning": set(), "tables_lib": set(), "papers": {"tables_lib"}, "smollm2": set()}
 
 
-def violations(files: dict[str, str]) -> list[str]:
-  out = []
-  for path, source in files.items():
-    package = path.split("/")[0].removesuffix(".py")
-    if package != "__init__":
-      out += [f"{path} imports {other}"
-              for other in sorted(packages(source) - ALLOWED[package] - {package})]
-  return out
-
-
-def test_imports_point_downwards():
-  files = {str(p.relative_to(PACKAGE)): p.read_text() for p in PACKAGE.rglob("*.py")}
-  assert {f.split("/")[0].removesuffix(".py") for f in files} - {"__init__"} <= set(ALLOWED)
-  assert violations(files) == []
-
-
-def test_the_rule_bites():
-  assert violations({"ops/x.py": "from jaxrl_llm.objective import loss"
-                    }) == ["ops/x.py imports objective"]
-  assert violations({"tasks/x.py": "def f():\n  import jaxrl_llm.models.transformer"
-                    }) == ["tasks/x.py imports models"]
-
-
-def test_tasks_transform_nothing():
-  for path in (PACKAGE / "tasks").rglob("*.py"):
-    assert "jax" not in {n.split(".")[0] for n in _modules(path.read_text())}, path
-
-
-def _modules(source):
+def modules(source: str):
+  """The names of all modules that a file imports, wherever in the file."""
   for node in ast.walk(ast.parse(source)):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-      yield node.module
+      assert node.level == 0, "relative imports hide the package"
+      names = (f"{node.module}.{alias.name}" for alias in node.names)
+      yield from names if node.module in ("jaxrl_llm", "experiments") else (node.module,)
+
+
+def rooms(source: str, of: str) -> set[str]:
+  """What a file imports of jaxrl_llm or of experiments: the part after the first dot."""
+  return {name.split(".")[1] for name in modules(source) if name.startswith(f"{of}.")}
+
+
+def violations(files: dict[str, str]) -> list[str]:
+  """Imports that are not allowed, of files by their path in the repository."""
+  out = []
+  for path, source in files.items():
+    top, room = path.removesuffix(".py").split("/")[:2]
+    allowed = {"jaxrl_llm": set(ALLOWED), "experiments": CLIENTS.get(room, set())}
+    if top == "jaxrl_llm":
+      allowed = {"jaxrl_llm": ALLOWED.get(room, set()), "experiments": set()}
+    allowed[top] = allowed[top] | {room}
+    out += [f"{path} imports {of}.{other}" for of in allowed
+            for other in sorted(rooms(source, of) - allowed[of])]
+  return out
+
+
+def files_below(*folders: Path) -> dict[str, str]:
+  return {str(path.relative_to(ROOT)): path.read_text() for folder in folders
+          for path in folder.rglob("*.py")}
+
+
+def test_imports_point_downwards():
+  files = files_below(PACKAGE, *(ROOT / "experiments" / client for client in CLIENTS))
+  found = {tuple(file.removesuffix(".py").split("/")[:2]) for file in files}
+  assert found - {("jaxrl_llm", "__init__")} == (
+      {("jaxrl_llm", room) for room in ALLOWED} | {("experiments", room) for room in CLIENTS})
+  assert violations(files) == []
+
+
+@pytest.mark.parametrize("path, source, found", [
+    ("jaxrl_llm/ops/x.py", "from jaxrl_llm.objective import loss", "jaxrl_llm.objective"),
+    ("jaxrl_llm/ops/x.py", "from jaxrl_llm import objective", "jaxrl_llm.objective"),
+    ("jaxrl_llm/tasks/x.py", "def f():\n  import jaxrl_llm.models.transformer",
+     "jaxrl_llm.models"),
+    ("jaxrl_llm/lab/x.py", "from experiments.tables_lib import sweeps", "experiments.tables_lib"),
+    ("jaxrl_llm/__init__.py", "from experiments import planning", "experiments.planning"),
+    ("experiments/tables_lib/x.py", "import experiments.papers.occ", "experiments.papers"),
+    ("experiments/papers/occ/x.py", "from experiments import tables", "experiments.tables"),
+])
+def test_the_rule_bites(path, source, found):
+  assert violations({path: source}) == [f"{path} imports {found}"]
+
+
+def test_a_client_may_use_the_package():
+  assert violations({"experiments/papers/occ/x.py": "from jaxrl_llm.lab import exact\n"
+                     "from experiments.tables_lib import sweeps"}) == []
+
+
+def texts_of_papers(source: str, papers: set[str]) -> list[str]:
+  """The texts of a file that are a paper's name, or name something in experiments/."""
+  texts = [node.value for node in ast.walk(ast.parse(source))
+           if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+  return [text for text in texts if text in papers or text.startswith("experiments.")]
+
+
+def test_the_package_knows_no_paper():
+  papers = {path.parent.name for path in ROOT.glob("experiments/papers/*/method.md")}
+  assert len(papers) >= 10
+  assert {path: texts for path, source in files_below(PACKAGE).items()
+          if (texts := texts_of_papers(source, papers))} == {}
+  assert texts_of_papers('if name == "pipo":\n  load("experiments.papers.pipo")', papers) == [
+      "pipo", "experiments.papers.pipo"]
+
+
+def other_papers(files: dict[str, str]) -> list[str]:
+  """Imports of a paper in another one's folder, of files by their path in the repository."""
+  return [f"{path} imports {name}" for path, source in files.items() for name in modules(source)
+          if name.startswith("experiments.papers.") and path.split("/")[2] != name.split(".")[2]]
+
+
+def test_a_paper_imports_no_other():
+  assert other_papers(files_below(ROOT / "experiments/papers")) == []
+  assert other_papers({"experiments/papers/tvm/x.py": "import experiments.papers.tvm.walks, os\n"
+                       "from experiments.papers.arca import residual"}) == [
+      "experiments/papers/tvm/x.py imports experiments.papers.arca"]
+
+
+def test_tasks_transform_nothing():
+  for path in (PACKAGE / "tasks").rglob("*.py"):
+    assert "jax" not in {name.split(".")[0] for name in modules(path.read_text())}, path

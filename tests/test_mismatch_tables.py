@@ -5,7 +5,7 @@ import importlib.util
 import json
 from pathlib import Path
 
-from jaxrl_llm.reporting.tables import markers
+from experiments.tables_lib.page_parts import markers
 
 HERE = Path(__file__).parent.parent / "experiments" / "mismatch"
 
@@ -31,8 +31,8 @@ def test_readme_shows_the_recorded_results():
 
 
 def test_every_numerics_is_a_config_that_resolves():
-  from jaxrl_llm.build import setup
   from jaxrl_llm.config import Config
+  from jaxrl_llm.wiring import setup
 
   run = script()
   default = setup.resolve(Config())
@@ -52,8 +52,8 @@ def test_a_run_with_rollout_devices_can_be_measured(tmp_path, monkeypatch):
   import jax
   import pytest
 
-  from jaxrl_llm.build import setup
   from jaxrl_llm.config import ConfigError, from_dict, to_dict
+  from jaxrl_llm.wiring import setup
 
   run = script()
   sections = dict(

@@ -18,9 +18,9 @@ from IPython.core.inputtransformer2 import TransformerManager
 from ml_collections import config_flags
 from traitlets.config import Config
 
-from jaxrl_llm.build import setup
+from experiments.tables_lib import checkout, published
 from jaxrl_llm.config import ConfigError, from_dict
-from jaxrl_llm.lab import notebook, published
+from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ("quickstart", "reproduce_tables")
@@ -162,7 +162,7 @@ def test_what_a_short_version_is_compared_with_is_committed(table):
 
 def test_a_short_version_stands_beside_the_committed_values(tmp_path, monkeypatch):
   """At its own last iteration; a number that is not within the range of seeds differs."""
-  monkeypatch.delenv(notebook.VARIABLE, raising=False)
+  monkeypatch.delenv(checkout.VARIABLE, raising=False)
   results = [{"name": f"base_seed{seed}", "measured": {"iterations": [0, 5, 10],
                                                        "accuracy": [0.2, 0.5 + seed / 10, 1.0]}}
              for seed in (0, 1)]
@@ -179,20 +179,20 @@ def test_a_short_version_stands_beside_the_committed_values(tmp_path, monkeypatc
       ("0.50 to 0.60, 2 seeds", "0.65", "agrees"), ("0.50 to 0.60, 2 seeds", "0.95", "differs"),
       ("-", "0.5", "no counterpart")]
   assert "differs" in table.verdicts(tmp_path)
-  monkeypatch.setenv(notebook.VARIABLE, "1")
+  monkeypatch.setenv(checkout.VARIABLE, "1")
   assert "differs" not in table.verdicts(tmp_path), "its runs are too small to compare"
 
 
 @pytest.fixture
 def environment(monkeypatch, tmp_path):
   """That of a headless run. What it leaves in the folder of notebooks' runs is removed."""
-  before = set(notebook.RUNS.glob("*"))
+  before = set(checkout.RUNS.glob("*"))
   for key in ("JAX_PLATFORMS", "XLA_FLAGS"):
     monkeypatch.setenv(key, programs.ENVIRONMENT[key])
-  monkeypatch.setenv(notebook.VARIABLE, "1")
+  monkeypatch.setenv(checkout.VARIABLE, "1")
   monkeypatch.setenv("JAXRL_LLM_CACHE", str(tmp_path / "cache"))
   yield
-  for path in set(notebook.RUNS.glob("*")) - before:
+  for path in set(checkout.RUNS.glob("*")) - before:
     shutil.rmtree(path)
 
 
@@ -232,9 +232,7 @@ def resolved(command: list[str]):
   return setup.resolve(from_dict(holder.value))
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.paper("pipo") if name == "pipo" else ())
-    for name in tables.TABLES])
+@pytest.mark.parametrize("name", tables.TABLES)
 def test_the_runs_of_a_table_have_configs(name, monkeypatch):
   monkeypatch.chdir(ROOT)
   for command in filter(runs, tables.TABLES[name].commands(Path("out"))):

@@ -8,19 +8,17 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-from suites import all_papers
 
+from experiments.tables_lib.page_parts import markers
 from jaxrl_llm.config import EstimatorConfig, load_plugins
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.presets import PRESETS
-from jaxrl_llm.reporting.tables import markers
 from jaxrl_llm.runs import iteration
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-@all_papers
 def test_length_and_links():
   assert README.count("\n") <= 130 and max(map(len, README.split("\n"))) <= 160
   for target in re.findall(r"\]\(([^)#:]+)\)", README):
@@ -69,7 +67,6 @@ def test_the_pairs_are_those_of_the_sweep():
   assert len(rows) == 3 and re.findall(pair, stated) == [*verified, *control]
 
 
-@all_papers
 def test_the_list_of_tables_is_written_from_their_results(tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT / "experiments"))
   import matrix
@@ -102,3 +99,9 @@ def test_the_shares_of_the_figure_are_those_of_the_arena_s_page():
   assert ("not decided" in against) == ("do not decide CISPO against GRPO" in caption)
   differs = "The instruments differ** on: GSPO is ahead of GRPO" in page
   assert differs == ("GSPO above GRPO, where the two disagree" in caption)
+
+
+def test_the_version_has_a_section_of_changes():
+  version = re.search(r'version="(.*?)"', (ROOT / "setup.py").read_text())[1]
+  text = (ROOT / ".github/CHANGELOG.md").read_text()
+  assert re.findall(r"^## (\S+)", text, re.M)[0] == version

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import operator
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,22 +15,23 @@ import jax
 import pytest
 from suites import quick_for
 
+from experiments.planning import report
+from experiments.planning.shapes import SHAPES
 from jaxrl_llm import tasks
-from jaxrl_llm.build import device_checks, setup
-from jaxrl_llm.build.value_checks import check
-from jaxrl_llm.config import ConfigError, ModelConfig, from_dict
+from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
 from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.models import Model
-from jaxrl_llm.planning import report
-from jaxrl_llm.planning.shapes import SHAPES
+from jaxrl_llm.parallel import divisions
 from jaxrl_llm.presets import PRESETS
-from jaxrl_llm.tasks import prompts
+from jaxrl_llm.tasks import mixture, prompts
+from jaxrl_llm.tasks.dataset import _verifier
+from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
 # Of the others the header is no lab record: they run on a laptop.
 RECIPES = [path for path in FILES if not path.name.startswith(
-    ("quickstart", "offpolicy", "chain", "own_data"))]
+    ("quickstart", "offpolicy", "chain", "own_data", "smollm2"))]
 
 
 def load(path: Path):
@@ -127,7 +129,7 @@ def test_the_machine_of_the_header_takes_the_rows(path):
   assert shape["width"] % cfg.mesh.fsdp == 0, "parameters would be replicated"
   assert shape["width"] // cfg.mesh.fsdp >= 64, "narrower shards are gathered by all-reduces"
   mesh = SimpleNamespace(shape={"data": 1, "fsdp": cfg.mesh.fsdp, "tensor": cfg.mesh.tensor})
-  device_checks.check(cfg, mesh)
+  divisions.check(divisions.RowSections.of(cfg), mesh)
 
 
 def planned_step(path: Path, folder: Path) -> dict:
@@ -156,6 +158,30 @@ def test_the_step_compiles_as_planned(path, tmp_path):
   assert found["bytes"]["total"] == pytest.approx(recorded["bytes"]["total"], rel=0.1)
   assert found["run"]["collective_bytes"] == pytest.approx(recorded["run"]["collective_bytes"],
                                                            rel=0.1)
+
+
+def extras_of(cfg) -> set[str]:
+  """Extras of the package that a run of a config imports."""
+  data = cfg.task.data
+  kinds = {_verifier(source) for source in mixture.parts(data)}
+  files = [path for path in (data.path, data.heldout_path) if path]
+  read_by_us = all(path.endswith((".json", ".jsonl", ".csv", ".tsv")) for path in files)
+  return ({"math"} & kinds) | (set() if read_by_us else {"data"}) | (
+      set() if cfg.rollout.quantization == "none" else {"quantization"})
+
+
+def lacking_extras(setup_script: str) -> dict[str, set[str]]:
+  """Extras that recipes need and a launch script's default does not install, by recipe."""
+  installed = set(re.search(r"EXTRAS:-([a-z,]+)}", setup_script)[1].split(","))
+  lacking = {path.stem: extras_of(ready(path)) - installed for path in RECIPES}
+  return {stem: extras for stem, extras in lacking.items() if extras}
+
+
+def test_a_worker_has_the_extras_that_recipes_need():
+  script = (ROOT / "experiments/launch/setup.sh").read_text()
+  assert lacking_extras(script) == {}
+  assert lacking_extras(script.replace("tpu,data,math", "tpu"))["qwen3_4b_ctpo_v5e64"] == {
+      "data", "math"}
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -1,5 +1,5 @@
-"""The house rules that a reader can count: short functions, few parameters, few lambdas, no page
-cited that is not here.
+"""The house rules that a reader can count: short functions, a small package, the whole config in
+one room, no page cited that is not here.
 """
 
 import ast
@@ -10,20 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "jaxrl_llm"
-MOST_LAMBDAS, MOST_PARAMETERS, MOST_LINES = 78, 6, 60
-# Public entry points and decorators: each parameter is one thing that a caller says.
-ENTRY_POINTS = {
-    "fields.py:option", "models/transformer.py:hidden_states",
-    "objective/advantages/registry.py:register", "objective/estimators/adaptive.py:clip_cov",
-    "objective/estimators/registry.py:register", "objective/row_stats.py:row_stats",
-    "objective/row_stats.py:state_distance", "objective/terms.py:register",
-    "ops/token_stats.py:token_stats", "rollouts/engine.py:run", "rollouts/engine.py:run_on",
-    "rollouts/engines.py:run", "rollouts/sampler.py:generate", "training/score.py:score",
-    "training/train_step.py:gradients",
-    "training/train_step.py:train_step",
-}
-# What takes the whole config outside build/: the entries of three commands.
-COMMANDS = {"config/listing.py:describe", "planning/plan.py:run", "runs/trainer.py:run"}
+MOST_LINES = 60  # of a function
+# Of the package, and only ever less: whoever adds lines says which others leave (CONTRIBUTING.md).
+MOST_PACKAGE_LINES = 43000
+# What takes the whole config outside wiring/: the entries of three commands.
+COMMANDS = {"config/listing.py:describe", "runs/trainer.py:run"}
 MOST_WITH_CONFIG = 30
 
 
@@ -38,16 +29,6 @@ def functions(files: dict[str, str]):
         yield f"{path}:{node.name}", node
 
 
-def too_many_parameters(files: dict[str, str]) -> list[str]:
-  found = []
-  for name, node in functions(files):
-    a = node.args
-    names = [arg.arg for arg in (*a.posonlyargs, *a.args, *a.kwonlyargs) if arg.arg != "self"]
-    if len(names) > MOST_PARAMETERS and name not in ENTRY_POINTS:
-      found.append(f"{name} has {len(names)} parameters")
-  return found
-
-
 def takes_config(files: dict[str, str]) -> list[str]:
   """Functions of which a parameter is the whole config."""
   whole = re.compile(r"(?<![\w.])(config\.|config_lib\.)?Config(?!\w)")
@@ -56,9 +37,9 @@ def takes_config(files: dict[str, str]) -> list[str]:
                  for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))]
 
 
-def config_outside_build(files: dict[str, str]) -> list[str]:
+def config_outside_wiring(files: dict[str, str]) -> list[str]:
   return [name for name in takes_config(files)
-          if not name.startswith("build/") and name not in COMMANDS]
+          if not name.startswith("wiring/") and name not in COMMANDS]
 
 
 def too_long(files: dict[str, str]) -> list[str]:
@@ -71,9 +52,8 @@ def too_long(files: dict[str, str]) -> list[str]:
   return [f"{name} has {count} lines" for name, count in lines.items() if count > MOST_LINES]
 
 
-def lambdas(files: dict[str, str]) -> int:
-  return sum(isinstance(node, ast.Lambda) for source in files.values()
-             for node in ast.walk(ast.parse(source)))
+def package_lines(files: dict[str, str]) -> int:
+  return sum(len(source.splitlines()) for source in files.values())
 
 
 def absent_pages(files: dict[str, str]) -> list[str]:
@@ -81,12 +61,8 @@ def absent_pages(files: dict[str, str]) -> list[str]:
   return [path for path, text in files.items() if re.search(r"\bmethods,? [EAVS][0-9]", text)]
 
 
-def test_functions_have_few_parameters():
-  assert too_many_parameters(sources()) == []
-
-
-def test_the_whole_config_stays_in_build():
-  assert config_outside_build(sources()) == []
+def test_the_whole_config_stays_in_wiring():
+  assert config_outside_wiring(sources()) == []
   assert len(takes_config(sources())) <= MOST_WITH_CONFIG
 
 
@@ -94,8 +70,10 @@ def test_functions_fit_on_a_page():
   assert too_long(sources()) == []
 
 
-def test_lambdas_are_rare():
-  assert lambdas(sources()) <= MOST_LAMBDAS
+def test_the_package_does_not_grow():
+  assert package_lines(sources()) <= MOST_PACKAGE_LINES, (
+      "the package grew. Fix: say in the commit what leaves, or move what is no part of an "
+      "iteration to experiments/")
 
 
 def test_every_cited_page_is_here():
@@ -105,11 +83,13 @@ def test_every_cited_page_is_here():
 
 
 @pytest.mark.parametrize("rule, bad", [
-    (too_many_parameters, "def f(a, b, c, d, e, *, f, g, h, i): pass"),
     (too_long, "def f():\n" + "  x = 1\n" * 60),
-    (config_outside_build, "def f(cfg: Config | None): pass"),
-    (lambdas, "f = lambda: 1"),
+    (config_outside_wiring, "def f(cfg: Config | None): pass"),
     (absent_pages, '"""Source: methods E3.4."""'),
 ])
 def test_the_rules_bite(rule, bad):
   assert rule({"x.py": bad}) and not rule({"x.py": "def f(a):\n  return a\n"})
+
+
+def test_all_lines_of_all_files_count():
+  assert package_lines({"a.py": "x = 1\n\n", "b.py": "# no code\n"}) == 3

@@ -8,9 +8,9 @@ from absl import flags
 from ml_collections import config_flags
 from suites import quick_for
 
-from jaxrl_llm.build import setup
+from experiments.tables_lib import sweep_results, sweeps
 from jaxrl_llm.config import from_dict
-from jaxrl_llm.lab import sweep_results, sweeps
+from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parent.parent
 

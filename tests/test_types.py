@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 WRONG = """
-from jaxrl_llm.build.learner import Start
+from jaxrl_llm.wiring.learner import Start
 from jaxrl_llm.types import Reward
 
 def total(rewards: list[Reward]) -> float:

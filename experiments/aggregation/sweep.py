@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import plots, tables
+from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweep_results, sweeps
+from experiments.tables_lib.sweeps import Cell, Sweep
+from jaxrl_llm.reporting import tables
 from jaxrl_llm.reporting.reader import RunFolder
 from jaxrl_llm.tasks.recurrence import VALUES
 
@@ -149,15 +149,15 @@ def render(results: dict[str, dict], folder: Path) -> None:
   seeds_of = sweep_results.by_seed(results)
   rows = [(*key, *accuracy.sampled_row([seeds_of["_".join(key)][seed] for seed in seeds]))
           for key, seeds in groups.items()]
-  tables.replace_part(page, "sweep.py, comparison",
+  page_parts.replace_part(page, "sweep.py, comparison",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
-  tables.replace_part(page, "sweep.py, verdicts",
+  page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
-  tables.replace_part(page, "sweep.py, further verdicts",
+  page_parts.replace_part(page, "sweep.py, further verdicts",
                       tables.markdown_table(FURTHER_HEADER, further_verdicts(results)))
-  tables.replace_part(page, "sweep.py, screening",
+  page_parts.replace_part(page, "sweep.py, screening",
                       tables.markdown_table(("aggregation", *STEPS), screened(results)))
-  tables.replace_part(page, "sweep.py, lengths", tables.markdown_table(
+  page_parts.replace_part(page, "sweep.py, lengths", tables.markdown_table(
       LENGTH_HEADER, [(name, *length_row(list(seeds.values())))
                       for (name, _), seeds in groups.items()]))
   curves: dict[str, dict] = {"accuracy": {}, "length": {}}

@@ -14,7 +14,8 @@ import numpy as np
 
 from jaxrl_llm import register
 from jaxrl_llm.fields import option
-from jaxrl_llm.tasks import Recurrence, RecurrenceKeys
+from jaxrl_llm.tasks.keys import RecurrenceKeys
+from jaxrl_llm.tasks.recurrence import Recurrence
 from jaxrl_llm.types import Problem, Reward
 
 

@@ -22,10 +22,12 @@ from verdicts import (
   says,
 )
 
-from jaxrl_llm.lab import arena, statistics
-from jaxrl_llm.lab.arena import figures, methods, records, tables
-from jaxrl_llm.lab.arena.records import tuned
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from experiments.tables_lib import arena, statistics
+from experiments.tables_lib.arena import figures, records, tables
+from experiments.tables_lib.arena.records import tuned
+from experiments.tables_lib.page_parts import replace_part
+from jaxrl_llm.lab.arena import methods
+from jaxrl_llm.reporting.tables import markdown_table
 
 HERE = Path(__file__).parent
 PAGE = HERE / "README.md"

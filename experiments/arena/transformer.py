@@ -10,7 +10,7 @@ from pathlib import Path
 
 from claims import CLAIMS
 
-from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
+from experiments.tables_lib import accuracy, statistics, sweep_results, sweeps
 
 SWEEP = Path(__file__).parent.parent / "staleness" / "sweep.py"
 NAMES = {"none": "no ratio", "grpo": "GRPO", "gspo": "GSPO", "cispo": "CISPO", "minpro": "MinPRO",

@@ -11,8 +11,8 @@ from pathlib import Path
 import transformer
 from claims import CLAIMS, FURTHER_SEEDS, Claim, primary_task
 
-from jaxrl_llm.lab import arena, statistics
-from jaxrl_llm.lab.arena import records, tables
+from experiments.tables_lib import arena, statistics
+from experiments.tables_lib.arena import records, tables
 from jaxrl_llm.reporting.tables import markdown_table
 
 RESULTS = Path(__file__).parent / "results"

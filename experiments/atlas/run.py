@@ -12,9 +12,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from experiments.tables_lib.atlas import atlas, atlas_tables
+from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm.config import ConfigError, load_plugins
-from jaxrl_llm.lab.atlas import atlas, atlas_tables
-from jaxrl_llm.reporting.tables import replace_part
 from jaxrl_llm.store import cache
 
 HERE = Path(__file__).parent

@@ -6,7 +6,7 @@
   python experiments/baselines/sweep.py --render
 
 Runs whose name begins with `policy` only make a policy, on which the gradient of every baseline is
-measured (jaxrl_llm/lab/gradient_noise.py). The others train with one. Writes the tables of
+measured (experiments/tables_lib/gradient_noise.py). The others train with one. Writes the tables of
 README.md beside this file.
 """
 
@@ -16,9 +16,16 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.tables_lib import (
+    accuracy,
+    gradient_noise,
+    page_parts,
+    statistics,
+    sweep_results,
+    sweeps,
+)
+from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.config import AdvantageConfig
-from jaxrl_llm.lab import accuracy, gradient_noise, statistics, sweep_results, sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import tables
 from jaxrl_llm.reporting.reader import RunFolder
 
@@ -173,11 +180,11 @@ def verdicts(results: dict[str, dict]) -> list[tuple]:
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md."""
   page = folder / "README.md"
-  tables.replace_part(page, "sweep.py, noise", noise_table(results))
-  tables.replace_part(page, "sweep.py, verdicts",
+  page_parts.replace_part(page, "sweep.py, noise", noise_table(results))
+  page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
-  tables.replace_part(page, "sweep.py, screening", screening_table(results))
-  tables.replace_part(page, "sweep.py, training",
+  page_parts.replace_part(page, "sweep.py, screening", screening_table(results))
+  page_parts.replace_part(page, "sweep.py, training",
                       training_table(results) + sweeps.made_at(results))
 
 

@@ -19,8 +19,8 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
 
 import jax
 
+from experiments.planning import device_benchmark, device_cases, shapes, targets
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.planning import device_benchmark, device_cases, shapes, targets
 from jaxrl_llm.reporting.tables import markdown_table
 
 _1_7B = shapes.SHAPES["Qwen/Qwen3-1.7B"][1]

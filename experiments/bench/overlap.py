@@ -24,14 +24,14 @@ import jax
 import numpy as np
 
 from jaxrl_llm import presets
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.learner import Start
-from jaxrl_llm.build.loop import Loop, make_loop
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.run_state import RunState, first_state
 from jaxrl_llm.types import Params
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.learner import Start
+from jaxrl_llm.wiring.loop import Loop, make_loop
 
 import measure
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from experiments.planning import model_flops
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.planning import model_flops
 from jaxrl_llm.training.packing import ROWS, Packer, Packing
 from jaxrl_llm.types import Bins, Rollout
 

@@ -2,11 +2,10 @@
 
   python experiments/bench/startup.py --repeats=5
 
-Two ways to start configs/quickstart.py, in turn: `jax`, with JAX's compilation cache alone, and
-`kept`, with the compiled programs that need no tracing (jaxrl_llm/parallel/kept_programs.py) beside
-it. One start of each, which is not counted, fills the caches, Python's own for modules among them,
-and trains the warm start. Adds to results/startup.json, by commit, and writes the table of
-README.md.
+Starts configs/quickstart.py with JAX's compilation cache (`jax` in results/startup.json; `kept` were
+programs that needed no tracing, which 0.3 has no more). One start, which is not counted, fills the
+caches, Python's own for modules among them, and trains the warm start. Adds to
+results/startup.json, by commit, and writes the table of README.md.
 """
 
 import argparse
@@ -19,7 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from experiments.tables_lib.page_parts import replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 
 ROOT = Path(__file__).parents[2]
 RESULT = Path(__file__).parent / "results" / "startup.json"
@@ -59,21 +59,16 @@ def iterations(file: Path) -> int:
 
 
 def measure(repeats: int) -> dict[str, list[float]]:
-  """Returns the seconds of each way, `repeats` of each in turn."""
+  """Returns the seconds of `repeats` starts, by the kind of programs."""
+  seconds = []
   with tempfile.TemporaryDirectory() as folder:
-    shared = {"JAXRL_LLM_CACHE": f"{folder}/cache", "PYTHONDONTWRITEBYTECODE": "",
-              "PYTHONPYCACHEPREFIX": f"{folder}/modules"}
-    jax_alone = {"JAX_COMPILATION_CACHE_DIR": f"{folder}/jax",
-                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                 "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    ways = {"jax": shared | jax_alone, "kept": shared}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    environment = {"JAXRL_LLM_CACHE": f"{folder}/cache", "PYTHONDONTWRITEBYTECODE": "",
+                   "PYTHONPYCACHEPREFIX": f"{folder}/modules"}
     for repeat in range(repeats + 1):
-      for name, environment in ways.items():
-        result = start(Path(folder) / f"{name}_{repeat}", environment)
-        if repeat:
-          seconds[name].append(round(result, 2))
-  return seconds
+      result = start(Path(folder) / f"start_{repeat}", environment)
+      if repeat:
+        seconds.append(round(result, 2))
+  return {"jax": seconds}
 
 
 def main() -> None:

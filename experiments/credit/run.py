@@ -15,13 +15,14 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
+from experiments.papers.arca import planted_adapter
+from experiments.papers.arca.planted_adapter import AdapterTraining
+from experiments.tables_lib import planted
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.page_parts import replace_part
+from experiments.tables_lib.planted import Planted
 from jaxrl_llm.config import AdvantageConfig
-from jaxrl_llm.lab import planted
-from jaxrl_llm.lab.planted import Planted
-from jaxrl_llm.papers.arca import planted_adapter
-from jaxrl_llm.papers.arca.planted_adapter import AdapterTraining
-from jaxrl_llm.reporting.compare import interval
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.reporting.writers import write_atomically
 
 HERE = Path(__file__).parent

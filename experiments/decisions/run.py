@@ -4,9 +4,9 @@
   python experiments/decisions/run.py --workdir=runs/quickstart --name='recurrence, 32 tokens'
   python experiments/decisions/run.py --render
 
-What is measured: jaxrl_llm/lab/decisions.py. The start is the run's warm start, the end its last
-checkpoint. Adds a line to results.jsonl, in place of one of the same name, and writes the tables
-of README.md.
+What is measured: experiments/tables_lib/decisions.py. The start is the run's warm start, the end
+its last checkpoint. Adds a line to results.jsonl, in place of one of the same name, and writes the
+tables of README.md.
 """
 
 import argparse
@@ -16,13 +16,14 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxrl_llm.build import saved, warm_start
-from jaxrl_llm.lab import decisions
-from jaxrl_llm.lab.decisions import Case, Rules
+from experiments.tables_lib import decisions
+from experiments.tables_lib.decisions import Case, Rules
+from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm.reporting.reader import RunFolder, read_run
-from jaxrl_llm.reporting.tables import MISSING, markdown_table, replace_part
+from jaxrl_llm.reporting.tables import MISSING, markdown_table
 from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.types import Problem
+from jaxrl_llm.wiring import saved, warm_start
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.jsonl"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import plots, tables
+from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweep_results, sweeps
+from experiments.tables_lib.sweeps import Cell, Sweep
+from jaxrl_llm.reporting import tables
 from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
@@ -125,11 +125,11 @@ def render(results: dict[str, dict], folder: Path) -> None:
   rows = [(source, *cells_of[:6], cells_of[-1]) for source, seeds in by_group.items()
           if (cells_of := accuracy.sampled_row(list(seeds.values())))]
   progress = f"\n{len(results)} of {len(cells())} runs are there."
-  tables.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
+  page_parts.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
                       + teacher_sentence(results) + progress + sweeps.made_at(results))
-  tables.replace_part(page, "sweep.py, tokens",
+  page_parts.replace_part(page, "sweep.py, tokens",
                       tables.markdown_table(TOKENS_HEADER, token_rows(by_group)))
-  tables.replace_part(page, "sweep.py, verdicts",
+  page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(by_group)))
   shown = {}
   for source, seeds in by_group.items():

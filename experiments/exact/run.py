@@ -18,6 +18,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from experiments.tables_lib.exact import comparisons, figures, monte_carlo, studies
+from experiments.tables_lib.exact.study_tables import down, grid, number
+from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm.config import (
   AdvantageConfig,
   AggregationConfig,
@@ -25,11 +28,10 @@ from jaxrl_llm.config import (
   EstimatorConfig,
   load_plugins,
 )
-from jaxrl_llm.lab.exact import comparisons, exact_group, figures, monte_carlo, studies
-from jaxrl_llm.lab.exact.study_tables import down, grid, number
+from jaxrl_llm.lab.exact import exact_group
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective.estimators.common import LOG_RATIO_BOUND, LOG_WEIGHT_BOUND
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.store import cache
 
 HERE = Path(__file__).parent

@@ -7,10 +7,10 @@
 
 import jax.numpy as jnp
 
-from jaxrl_llm import register
+from experiments.papers.occ import mtp
 
 
-@register.mtp("distilled", coef=0.1, detached=True)
+@mtp("distilled", coef=0.1, detached=True)
 def distilled(inputs, cfg):
   """loss_t = (log pi_mtp(a_t) - log pi(a_t))^2 / 2: the head learns to agree with the policy.
 

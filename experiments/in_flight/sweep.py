@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import plots, tables
+from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweep_results, sweeps
+from experiments.tables_lib.sweeps import Cell, Sweep
+from jaxrl_llm.reporting import tables
 from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
@@ -84,12 +84,12 @@ def render(results: dict[str, dict], folder: Path) -> None:
   page, by_group = folder / "README.md", groups(results)
   rows = [(*key, *accuracy.sampled_row(list(seeds.values()))) for key, seeds in by_group.items()]
   progress = f"\n{len(results)} of {len(cells())} runs are there."
-  tables.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
+  page_parts.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
                       + progress + sweeps.made_at(results))
-  tables.replace_part(page, "sweep.py, verdicts",
+  page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
   rows = [(*key, *sampled_row(list(seeds.values()))) for key, seeds in by_group.items()]
-  tables.replace_part(page, "sweep.py, sampled", tables.markdown_table(SAMPLED_HEADER, rows))
+  page_parts.replace_part(page, "sweep.py, sampled", tables.markdown_table(SAMPLED_HEADER, rows))
   shown: dict[str, dict] = {}
   for (name, source), seeds in by_group.items():
     measured = [record["measured"] for record in seeds.values()]

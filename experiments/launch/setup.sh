@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a worker of a Cloud TPU slice ready; run again, it takes up the repository's newest commit.
 #   REPOSITORY  address of this repository, for git clone
-#   EXTRAS      of the package; default: tpu
+#   EXTRAS      of the package; default: tpu,data,math, which the recipes in configs/ need
 #   PYTHON      version of the interpreter, which the image may lack; default: 3.12
 #   SECRET      of Secret Manager, with a token of Hugging Face; none: only open models
 #   BUCKET      to be mounted at /mnt/BUCKET by gcsfuse; none: a run writes to gs:// by itself
@@ -20,7 +20,7 @@ fi
 cd jaxrl_llm
 python3 -m pip install --user --quiet "uv>=0.5"
 python3 -m uv venv --allow-existing --python "${PYTHON:-3.12}" .venv
-python3 -m uv pip install --python .venv/bin/python -e ".[${EXTRAS:-tpu}]"
+python3 -m uv pip install --python .venv/bin/python -e ".[${EXTRAS:-tpu,data,math}]"
 if [ -n "${SECRET:-}" ]; then
   mkdir -p ~/.cache/huggingface
   (umask 077 && gcloud secrets versions access latest --secret="$SECRET" > ~/.cache/huggingface/token)

@@ -10,11 +10,11 @@ README.md, length.png and accuracy.png beside this file.
 
 from pathlib import Path
 
-from jaxrl_llm.lab import sweeps
-from jaxrl_llm.lab.accuracy import longest, padded
-from jaxrl_llm.lab.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import plots, tables
-from jaxrl_llm.reporting.compare import interval
+from experiments.tables_lib import page_parts, plots, sweeps
+from experiments.tables_lib.accuracy import longest, padded
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.sweeps import Cell, Sweep
+from jaxrl_llm.reporting import tables
 from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
@@ -80,7 +80,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
       for name, values in (("length", length), ("accuracy", accuracy)):
         curves[name].setdefault(pair[0], {})[pair[1]] = (
             longest(found, "iterations"), values)
-  tables.replace_part(folder / "README.md", "sweep.py",
+  page_parts.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
   for name, panels in curves.items():
     if panels:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
+from experiments.tables_lib import page_parts, sweeps
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import tables
-from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
@@ -68,7 +68,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
                              ("sampled, last iteration", "sampled", -1)):
         rows.append((title, name, *_row([{key: values[at] for key, values in one[kind].items()}
                                          for one in found])))
-  tables.replace_part(folder / "README.md", "sweep.py",
+  page_parts.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import plots, tables
+from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweep_results, sweeps
+from experiments.tables_lib.sweeps import Cell, Sweep
+from jaxrl_llm.reporting import tables
 from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
@@ -122,11 +122,11 @@ def render(results: dict[str, dict], folder: Path) -> None:
     rows.append((*key, f"{gap:.2g}", *accuracy.sampled_row(records)))
     times = np.array(max((entry["iterations"] for entry in measured), key=len))
     curves[", ".join(key[:2])] = times, accuracy.padded([entry["sampled"] for entry in measured])
-  tables.replace_part(page, "sweep.py, comparison",
+  page_parts.replace_part(page, "sweep.py, comparison",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
-  tables.replace_part(page, "sweep.py, verdicts",
+  page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
-  tables.replace_part(page, "sweep.py, screening", screening_table(results))
+  page_parts.replace_part(page, "sweep.py, screening", screening_table(results))
   if curves:
     plots.plot_groups(curves, folder / "training.png", "eval/avg@8")
 

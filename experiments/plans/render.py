@@ -6,7 +6,8 @@
 import json
 from pathlib import Path
 
-from jaxrl_llm.planning import report
+from experiments.planning import report
+from experiments.tables_lib import page_parts
 from jaxrl_llm.reporting import tables
 
 HERE = Path(__file__).parent
@@ -68,7 +69,7 @@ def number(x: float) -> str:
 def render(folder: Path = HERE) -> None:
   """Writes README.md of a folder; the plans are those beside this file."""
   text = "\n".join((tables.markdown_table(SHARES, shares()), tables.markdown_table(HEADER, rows())))
-  tables.replace_part(folder / "README.md", "render.py", text)
+  page_parts.replace_part(folder / "README.md", "render.py", text)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from jaxrl_llm.lab import sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
+from experiments.tables_lib import page_parts, sweeps
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import plots, tables
-from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
@@ -97,7 +97,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
     if results.keys() >= set(keys):
       found[delay] = [results[key]["measured"] for key in keys]
   rows = [_row(delay, seeds) for delay, seeds in found.items()]
-  tables.replace_part(folder / "README.md", "sweep.py",
+  page_parts.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
   if found:
     draw_spread(found, folder / "spread.png")

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.reporting import plots, reader, tables
+from experiments.tables_lib import plots
+from jaxrl_llm.reporting import reader, tables
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import accuracy, statistics, sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import plots, tables
-from jaxrl_llm.reporting.compare import interval
+from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweeps
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.sweeps import Cell, Sweep
+from jaxrl_llm.reporting import tables
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)
@@ -92,7 +92,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
                    *(less.get((size, terms, name, column), tables.MISSING)
                      for column in (FINAL, MEAN))))
       curves.setdefault(f"{size}, {terms} terms", {})[name] = accuracy.curves(measured)
-  tables.replace_part(folder / "README.md", "sweep.py",
+  page_parts.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sentence + sweeps.made_at(results))
   if curves:
     plots.plot_panels(curves, folder / "accuracy.png", "held-out accuracy")

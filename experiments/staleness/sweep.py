@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import plots, tables
+from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweep_results, sweeps
+from experiments.tables_lib.sweeps import Cell, Sweep
+from jaxrl_llm.reporting import tables
 
 HERE = Path(__file__).parent
 SCREENING, SEEDS = 100, (0, 1, 2, 3, 4)
@@ -174,11 +174,11 @@ def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md, and the figure."""
   page, groups = folder / "README.md", compared(results)
   rows = [(*key, *accuracy.sampled_row(list(seeds.values()))) for key, seeds in groups.items()]
-  tables.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
+  page_parts.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
                       + progress(results) + sweeps.made_at(results))
-  tables.replace_part(page, "sweep.py, verdicts",
+  page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
-  tables.replace_part(page, "sweep.py, screening",
+  page_parts.replace_part(page, "sweep.py, screening",
                       tables.markdown_table(("staleness", "method", *STEPS), screened(results)))
   shown: dict[str, dict] = {}
   for (age, name, _), seeds in groups.items():

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import plots, tables
+from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweep_results, sweeps
+from experiments.tables_lib.sweeps import Cell, Sweep
+from jaxrl_llm.reporting import tables
 
 HERE = Path(__file__).parent
 SEEDS = tuple(range(7))
@@ -65,13 +65,13 @@ def render(results: dict[str, dict], folder: Path) -> None:
   page, by_method = folder / "README.md", groups(results)
   rows = [(name, *accuracy.sampled_row(list(seeds.values()))) for name, seeds in by_method.items()]
   progress = f"\n{len(results)} runs; {len(cells())} are planned."
-  tables.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
+  page_parts.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
                       + progress + sweeps.made_at(results))
-  tables.replace_part(page, "sweep.py, verdicts",
+  page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
   curves = [(name, seed, " ".join(f"{value:.2f}" for value in result["measured"]["sampled"]))
             for name, seeds in by_method.items() for seed, result in sorted(seeds.items())]
-  tables.replace_part(page, "sweep.py, curves", tables.markdown_table(CURVE_HEADER, curves))
+  page_parts.replace_part(page, "sweep.py, curves", tables.markdown_table(CURVE_HEADER, curves))
   shown: dict[str, dict] = {}
   for name, seeds in by_method.items():
     measured = [result["measured"] for result in seeds.values()]

@@ -14,10 +14,10 @@ tables of README.md and accuracy.png beside this file.
 from collections import Counter
 from pathlib import Path
 
+from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweep_results, sweeps
+from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.config import TaskConfig, load_plugins
-from jaxrl_llm.lab import accuracy, statistics, sweep_results, sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import plots, tables
+from jaxrl_llm.reporting import tables
 from jaxrl_llm.reporting.reader import RunFolder
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.types import Problem
@@ -146,15 +146,15 @@ def calls_row(records: list[dict]) -> tuple[str, ...]:
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md, and the figure."""
   page, groups = folder / "README.md", compared(results)
-  tables.replace_part(page, "sweep.py, comparison", tables.markdown_table(
+  page_parts.replace_part(page, "sweep.py, comparison", tables.markdown_table(
       HEADER, [(*key, *accuracy.sampled_row(list(seeds.values())))
                for key, seeds in groups.items()]) + sweeps.made_at(results))
-  tables.replace_part(page, "sweep.py, verdicts",
+  page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
-  tables.replace_part(page, "sweep.py, calls", tables.markdown_table(
+  page_parts.replace_part(page, "sweep.py, calls", tables.markdown_table(
       CALLS_HEADER, [(name, *calls_row(list(seeds.values())))
                      for (name, _), seeds in groups.items()]))
-  tables.replace_part(page, "sweep.py, screening",
+  page_parts.replace_part(page, "sweep.py, screening",
                       tables.markdown_table(("method", *STEPS), screened(results)))
   shown: dict[str, dict] = {"sampled": {}, "greedy": {}}
   for (name, _), seeds in groups.items():

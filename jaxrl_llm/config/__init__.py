@@ -8,10 +8,9 @@ dataclass next to its formula. A section of the config is a method's name and th
 number that is left out, or None in a ConfigDict, has the method's default; "none" means no bound.
 """
 
-import importlib
-
-from jaxrl_llm.config.checks import fill, without_unread
+from jaxrl_llm.config.checks import check, fill, without_unread
 from jaxrl_llm.config.convert import from_dict, keys, to_dict
+from jaxrl_llm.config.evaluation import CheckpointConfig, EvaluationConfig
 from jaxrl_llm.config.listing import describe
 from jaxrl_llm.config.model import ModelConfig, RopeScalingConfig, check_model
 from jaxrl_llm.config.objective import (
@@ -35,11 +34,9 @@ from jaxrl_llm.config.rollout import (
   RolloutFilesConfig,
   ServerConfig,
 )
+from jaxrl_llm.config.root import Config
 from jaxrl_llm.config.saved import OF_RUN, from_saved, permit, read_saved
 from jaxrl_llm.config.sections import (
-  CheckpointConfig,
-  Config,
-  EvaluationConfig,
   MeshConfig,
   OptimizerConfig,
   ParametersConfig,
@@ -61,6 +58,7 @@ from jaxrl_llm.config.task import (
   ToolConfig,
 )
 from jaxrl_llm.fields import DEFAULT, ConfigError
+from jaxrl_llm.late import late_names
 
 __all__ = [
     "AdvantageConfig", "AggregationConfig", "BatchConfig", "CheckpointConfig", "Config",
@@ -72,7 +70,7 @@ __all__ = [
     "SamplerConfig", "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig",
     "TeacherConfig", "TermConfig",
     "ToolArithmeticConfig", "ToolConfig", "TransformConfig", "UpdateConfig", "VocabularyConfig",
-    "WarmStartConfig", "WriterConfig", "base_config", "check_model", "describe", "fill",
+    "WarmStartConfig", "WriterConfig", "base_config", "check", "check_model", "describe", "fill",
     "from_dict", "from_saved", "keys", "load_plugins", "permit", "read_saved", "to_dict",
     "without_unread",
 ]
@@ -88,15 +86,9 @@ def base_config():
 
 
 # Sections that only one task reads: defined next to that task, and importable from here, too.
-_OF_TASKS = {
-    "CountdownConfig": "jaxrl_llm.tasks.countdown",
+__getattr__ = late_names(__name__, {
+    "CountdownConfig": "jaxrl_llm.tasks.keys",
     "DataConfig": "jaxrl_llm.tasks.data",
-    "GymConfig": "jaxrl_llm.tasks.reasoning_gym",
-    "ToolArithmeticConfig": "jaxrl_llm.tasks.tool_arithmetic",
-}
-
-
-def __getattr__(name: str):
-  if name in _OF_TASKS:
-    return getattr(importlib.import_module(_OF_TASKS[name]), name)
-  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    "GymConfig": "jaxrl_llm.tasks.keys",
+    "ToolArithmeticConfig": "jaxrl_llm.tasks.keys",
+})

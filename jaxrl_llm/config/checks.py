@@ -1,9 +1,9 @@
-"""Fills in and clears what depends on other keys; for a config, or any dataclass of sections."""
+"""Fills in, clears and checks what depends on other keys, for a config or any group of sections."""
 
 import dataclasses
 from typing import Any
 
-from jaxrl_llm.fields import options, unread
+from jaxrl_llm.fields import ConfigError, Problems, options, unread
 from jaxrl_llm.registry import Choice
 
 
@@ -17,6 +17,38 @@ def fill(cfg) -> Any:
              if isinstance(getattr(cfg, f.name), Choice)}
   return dataclasses.replace(cfg, **{name: choice.table.filled(choice)
                                      for name, choice in choices.items()})
+
+
+def check(cfg) -> Any:
+  """Returns the config if every key that was set is read, and no section refuses it.
+
+  Raises:
+    ConfigError: names the keys, their values, and a change that works; of all that is refused.
+  """
+  problems = Problems()
+  for prefix, section in _sections(cfg, ""):
+    for _, message in unread(section, prefix, cfg):
+      problems.add(ConfigError(message))
+  for _, section in _sections(cfg, ""):
+    if hasattr(type(section), "check"):
+      with problems:
+        section.check(cfg)
+  problems.refuse()
+  return cfg
+
+
+def _sections(section, prefix: str):
+  """Yields (prefix, section) for a section, the sections within it, and numbers of methods."""
+  yield prefix, section
+  for name, field in options(type(section)).items():
+    inner = getattr(section, name)
+    if "sections" in field.metadata:
+      for key, subsection in inner:
+        yield from _sections(subsection, f"{prefix}{name}.{key}.")
+    elif dataclasses.is_dataclass(inner):
+      yield from _sections(inner, f"{prefix}{name}.")
+  if isinstance(section, Choice):
+    yield from _sections(section.table.numbers(section), prefix)
 
 
 def without_unread(cfg) -> Any:

@@ -6,9 +6,8 @@ import re
 import typing
 from typing import Any
 
-from jaxrl_llm import paper_table
 from jaxrl_llm.config.plugins import load_plugins
-from jaxrl_llm.config.sections import Config
+from jaxrl_llm.config.root import Config
 from jaxrl_llm.fields import SHOWN, ConfigError, Problems, checked, options, shown
 from jaxrl_llm.registry import Choice
 
@@ -17,6 +16,16 @@ NAME = "<name>"  # of a section whose name the user chooses, in listings and mes
 REMOVED = {
     "model.value_head": "it is on where the advantage needs values: advantage.name=gae",
     "rollout.compaction": "the last completions are always gathered into a batch of half the size",
+}
+
+# What TRL's and verl's users know a key by; here the last part of it.
+OTHERS = {
+    "num_generations": "rollout.group_size", "n": "rollout.group_size",
+    "lr": "optimizer.learning_rate", "train_batch_size": "rollout.prompts",
+    "max_completion_length": "rollout.max_new_tokens",
+    "max_response_length": "rollout.max_new_tokens",
+    "max_prompt_length": "rollout.max_prompt_tokens", "beta": "kl.coef",
+    "kl_loss_coef": "kl.coef", "entropy_coeff": "entropy.coef",
 }
 
 
@@ -230,7 +239,9 @@ def section_hint(name: str, full: str) -> str:
     name: of the unknown section, such as lora.
     full: the key that contains it, such as parameters.lora.rank.
   """
-  all_keys = keys()
+  all_keys, other = keys(), OTHERS.get(full.rsplit(".", 1)[-1])
+  if other:
+    return f"; nearest known key: {other}. Fix: --config.{other}=..."
   near = [key for key in all_keys if name in key.rsplit(".", 1)[-1].split("_")]
   near += [key for key in all_keys if f".{name}." in f".{key}." and key not in near]
   before = full.partition(f"{name}.")[0]
@@ -251,10 +262,9 @@ def _unknown_key(full: str) -> str:
           and leaf in key.rpartition(".")[2].split("_")]  # rank: lora_rank
   near += difflib.get_close_matches(full, all_keys, n=1, cutoff=0.0)
   same_leaf = [k for k in all_keys if k.rsplit(".", 1)[-1] == full.rsplit(".", 1)[-1]]
+  same_leaf = [OTHERS[leaf]] if leaf in OTHERS else same_leaf
   if full in REMOVED:
     return f"{full} is no key any more: {REMOVED[full]}. Fix: remove it."
-  if now := paper_table.key_now(full):
-    return f"unknown key {full}.{now}"
   return (f"unknown key {full[:SHOWN]}; nearest known key: {(same_leaf or near)[0]}. Fix: that "
           "one, or another of `python -m jaxrl_llm.config --all`.")
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from jaxrl_llm.config.convert import NAME, keys
-from jaxrl_llm.config.sections import Config
+from jaxrl_llm.config.root import Config
 from jaxrl_llm.fields import allowed, options, unmet_condition
 from jaxrl_llm.registry import Choice
 
@@ -65,6 +65,8 @@ def _line(field: dataclasses.Field, value, prefix: str, section) -> str:
   if isinstance(section, Choice) and field.name == "name":
     choices = section.table.names()
   limits = ", ".join(map(str, choices)) if choices else allowed(meta)
+  if meta.get("auto"):
+    limits = f"{limits}, or auto" if limits else "or auto"
   comment = meta["doc"] + (f" [{limits}]" if limits else "")
   for condition in meta["when"]:
     key = prefix + condition.key[1:] if condition.key.startswith(".") else condition.key

@@ -39,7 +39,7 @@ class ModelConfig:
 
   vocab_size: int = option(32, "rows of the embedding; at least the tokenizer's size", low=2)
   width: int = option(128, "D, width of the residual stream", low=1)
-  num_layers: int = option(4, "N, decoder blocks", low=1)
+  num_layers: int = option(4, "N, decoder blocks", low=1, high=1000)
   num_heads: int = option(4, "H, query heads; a multiple of num_kv_heads", low=1)
   num_kv_heads: int = option(2, "K, key and value heads", low=1)
   head_dim: int = option(32, "width of one head; even, for the rotary embedding", low=2)
@@ -64,15 +64,21 @@ class ModelConfig:
   mtp: bool = derived(False, "a module that predicts two tokens ahead; on where a loss term reads "
                       "it")
   scan_layers: bool = option(False, "stacks the blocks and scans them: smaller programs, slower "
-                             "decoding on a CPU")
+                             "decoding on a CPU", auto=True)
   remat: str = option("none", "what the backward pass recomputes: nothing, whole blocks, all but "
                       "products with weights, or whole blocks whose inputs the host's memory holds",
-                      choices=("none", "full", "dots", "offload"))
+                      choices=("none", "full", "dots", "offload"), auto=True)
   attention: str = option("auto", "how whole rows attend to themselves: all scores at once, in "
                           "blocks, or by a kernel of TPUs (splash) or GPUs (cudnn, triton); auto: "
                           "by device and length",
                           choices=("auto", "plain", "blocked", "splash", "cudnn", "triton"))
-  compute_dtype: str = option("float32", "dtype of activations", choices=("float32", "bfloat16"))
+  compute_dtype: str = option("float32", "dtype of activations", choices=("float32", "bfloat16"),
+                             auto=True)
+
+  def check(self, cfg) -> None:
+    """Refuses shapes that do not fit each other."""
+    del cfg
+    check_model(self)
 
 
 def check_model(m: ModelConfig) -> None:

@@ -27,6 +27,44 @@ class AdvantageConfig(Choice):
   name: str = option("grpo", "advantage: which baseline, or a critic (objective/README.md)")
   table: ClassVar[Table] = registry.ADVANTAGES
 
+  @property
+  def needs(self) -> frozenset[str]:
+    """Returns the optional AdvantageInputs fields and columns that it reads."""
+    return self.table[self.name].required(self.table.numbers(self, strict=False))
+
+  def check(self, cfg) -> None:
+    """Refuses groups that are too small for a method that compares their rows, and what no other
+    key makes the run compute.
+    """
+    size, dynamic = cfg.rollout.group_size, cfg.dynamic_sampling.enabled
+    if self.table[self.name].group and size < 2:
+      raise ConfigError(
+          f"rollout.group_size = {size}: advantage.name = {self.name!r} compares rows of a group. "
+          "Fix: rollout.group_size >= 2, or advantage.name=none.")
+    if getattr(self, "k", 0) >= max(size, 2):
+      raise ConfigError(
+          f"advantage.k = {self.k} with rollout.group_size = {size}: a group has not more than one "
+          "set of that many rows, so every advantage would be 0. Fix: advantage.k below "
+          "rollout.group_size.")
+    if dynamic and size < 2:
+      raise ConfigError(
+          f"dynamic_sampling.enabled = True with rollout.group_size = {size}: a group of one is "
+          "always constant. Fix: rollout.group_size >= 2.")
+    if "ref_log_probs" in self.needs and not cfg.kl.coef:
+      raise ConfigError(
+          f"kl.coef = {cfg.kl.coef}: advantage.name = {self.name!r} reads the reference's "
+          "log-probs, which are computed only with a KL term. Fix: kl.coef=1e-6 or more.")
+    changes = {f"shaping.name = {cfg.shaping.name!r}": cfg.shaping.name != "none",
+               f"shaping.overlong_buffer = {cfg.shaping.overlong_buffer}":
+                 cfg.shaping.overlong_buffer > 0,
+               "task.shuffle_rewards = True": cfg.task.shuffle_rewards}
+    changing = [key for key, holds in changes.items() if holds]
+    if changing and "reward_parts" in self.needs:
+      raise ConfigError(
+          f"{' and '.join(changing)} with advantage.name = {self.name!r}, which reads the parts of "
+          "a reward: the change belongs to none of them. Fix: a component of a reward of your own "
+          "instead, or another advantage.")
+
 
 @dataclasses.dataclass(frozen=True, init=False)
 class AggregationConfig(Choice):
@@ -61,6 +99,15 @@ class CorrectionConfig:
       None,
       "drops completions with a negative advantage whose mean log(anchor / current) is larger than "
       "this, nats per token (DeepSeek-V3.2)")
+
+  def check(self, cfg) -> None:
+    """Refuses a weight that corrects what a ratio to the behavior policy corrects already."""
+    set_rules = [n for n in ("level", "reject") if getattr(self, n) not in ("none", ())]
+    if cfg.updates.anchor == "behavior" and set_rules:
+      raise ConfigError(
+          f"correction.{set_rules[0]} = {getattr(self, set_rules[0])!r} with updates.anchor = "
+          "'behavior': the ratio corrects for the behavior policy already, a weight would count it "
+          "twice. Fix: correction.level=none without reject, or updates.anchor=recomputed.")
 
 
 @dataclasses.dataclass(frozen=True)

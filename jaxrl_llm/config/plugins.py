@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import linecache
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -50,12 +51,17 @@ def names(plugins) -> list[str]:
   if not isinstance(plugins, (tuple, list)) or not all(isinstance(p, str) for p in plugins):
     raise ConfigError(f"plugins = {plugins!r}: a list of files or modules was expected. "
                       "Fix: --config.plugins=a.py,b.py.")
-  return [name.strip() for entry in plugins for name in entry.split(",") if name.strip()]
+  return [os.path.expanduser(name.strip()) for entry in plugins for name in entry.split(",")
+          if name.strip()]
+
+
+def plugin_name(path: str) -> str:
+  """Returns the module name of a plugin's file."""
+  return "jaxrl_llm_plugin_" + "_".join(Path(path).resolve().parts)
 
 
 def _load_file(plugin: str) -> None:
-  path = Path(plugin)
-  name = "jaxrl_llm_plugin_" + "_".join(path.resolve().parts)
+  path, name = Path(plugin), plugin_name(plugin)
   if name in sys.modules:
     return
   if not path.is_file():

@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import re
+import urllib.parse
 
-from jaxrl_llm.fields import DEFAULT, option, when
+from jaxrl_llm.fields import DEFAULT, ConfigError, option, when
 
 ENGINE, TURNS = when(".slots"), when(".max_turns")
 HERE, SERVED = when("server.url", "", text="an empty server.url"), when(".url")
@@ -15,7 +17,8 @@ class RolloutConfig:
 
   prompts: int = option(32, "prompts per iteration", low=1)
   group_size: int = option(8, "G, completions per prompt", low=1)
-  max_prompt_tokens: int = option(16, "prompt part of a row, tokens", low=1)
+  max_prompt_tokens: int = option(16, "prompt part of a row, tokens; auto: the longest prompt "
+                                 "of the data", low=1, auto=True)
   max_new_tokens: int = option(48,
                                "completion part of a row, tokens; longer completions are truncated",
                                low=1)
@@ -35,6 +38,10 @@ class RolloutConfig:
       False,
       "each device decodes completions of its own, and waits for no other (rollouts/engines.py); "
       "slots are those of all", when=ENGINE)
+  decode_attention: str = option(
+      "auto", "how a token step reads the cache (rollouts/decode_attention.py): kernel, the columns in "
+      "which rows have tokens, on a TPU; windowed, those up to the longest row's end. auto: kernel "
+      "where it serves the model's heads", choices=("auto", "kernel", "windowed"), when=ENGINE)
   stop_strings: tuple = option((),
                                "texts that end a completion; the verifier reads what precedes them",
                                when=(ENGINE, when(".max_turns", 0)))
@@ -62,12 +69,36 @@ class RolloutConfig:
       when=HERE)
   logit_noise: float = option(0.0, "standard deviation of normal noise on the sampler's logits, a "
                               "stand-in for an engine of other numerics", low=0.0, when=HERE)
-  backend: str = option(DEFAULT, "what samples the training rollouts (build/backends.py): engine, "
+  backend: str = option(DEFAULT, "what samples the training rollouts (wiring/backends.py): engine, "
                         "on the run's devices; server; or a plugin's. default: server where "
                         "server.url is set, else engine")
   meter_rows: int = option(
       8, "completions scored for the mismatch meter where no other pass serves; 0: "
                            "no meter", low=0)
+
+  def check(self, cfg) -> None:
+    """Refuses lengths and texts at which no completion ends, and rows that do not divide over
+    `mesh.sequence`.
+    """
+    if self.min_new_tokens > self.max_new_tokens:
+      raise ConfigError(
+          f"rollout.min_new_tokens = {self.min_new_tokens}: a completion ends at "
+          f"rollout.max_new_tokens = {self.max_new_tokens}. Fix: choose 0 to "
+          f"{self.max_new_tokens}.")
+    if not all(self.stop_strings):
+      raise ConfigError(
+          f"rollout.stop_strings = {self.stop_strings!r}: an empty text is in every completion. "
+          "Fix: remove it.")
+    if cfg.updates.in_flight and self.max_turns and self.tool_chunks is None:
+      raise ConfigError(
+          "rollout.tool_chunks = None with updates.in_flight = True: which groups end first would "
+          "depend on the tool's speed, and a run could not be resumed. Fix: rollout.tool_chunks=1.")
+    shards = cfg.mesh.sequence
+    if self.row_length % shards:
+      raise ConfigError(
+          f"mesh.sequence = {shards} does not divide the {self.row_length} tokens of "
+          "rollout.max_prompt_tokens + rollout.max_new_tokens. Fix: rollout.max_prompt_tokens="
+          f"{self.max_prompt_tokens + -self.row_length % shards}.")
 
   @functools.cached_property
   def rows(self) -> int:
@@ -104,6 +135,37 @@ class ServerConfig:
                           when=SERVED)
   patience: float = option(600.0, "seconds without any answer for which the run pauses before it "
                            "ends", low=0.0, when=SERVED)
+
+  def check(self, cfg) -> None:
+    """Refuses an address that is none, and numerics of a sampler that is not used."""
+    if not self.url:
+      return
+    if not _is_address(self.url):
+      raise ConfigError(f"server.url = {self.url!r}: allowed is http:// or https://, a host, and a "
+                        "port of 1 to 65535. Fix: an address such as http://host:8000.")
+    if not self.folder:
+      raise ConfigError("server.folder is empty: weights are handed over through a folder. Fix: "
+                        "one that run and server see at the same path.")
+    if "://" in self.folder:
+      raise ConfigError(f"server.folder = {self.folder!r}: weights are handed over by renaming a "
+                        "folder, which a bucket has not. Fix: a folder that both sides see.")
+    for name in ("dtype", "cache_dtype"):
+      value = getattr(cfg.rollout, name)
+      if value not in (DEFAULT, cfg.model.compute_dtype):
+        raise ConfigError(
+            f"rollout.{name} = {value!r}: it is read only with an empty server.url; the server has "
+            f"numerics of its own. Fix: leave rollout.{name} out, or an empty server.url.")
+
+
+def _is_address(url: str) -> bool:
+  """Returns whether a text is a valid HTTP address."""
+  try:
+    parts = urllib.parse.urlsplit(url)
+    host, port = parts.hostname, parts.port
+  except ValueError:  # an open bracket, a port out of range
+    return False
+  pattern = r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?"
+  return parts.scheme in ("http", "https") and bool(re.fullmatch(pattern, host or "")) and port != 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,11 +4,10 @@ import json
 import typing
 from pathlib import Path
 
-from jaxrl_llm import paper_table
 from jaxrl_llm.config import plugins as plugins_lib
 from jaxrl_llm.config.checks import without_unread
 from jaxrl_llm.config.convert import REMOVED, from_dict
-from jaxrl_llm.config.sections import Config
+from jaxrl_llm.config.root import Config
 from jaxrl_llm.fields import ConfigError, options
 from jaxrl_llm.registry import Choice
 
@@ -65,7 +64,7 @@ def from_saved(content: dict) -> Config:
   plugins_lib.load_plugins(content.get("plugins"))
   hints = typing.get_type_hints(Config)
   sections = {}
-  for key, section in paper_table.renamed(content).items():
+  for key, section in content.items():
     if isinstance(section, dict):
       section = {k: v for k, v in section.items() if f"{key}.{k}" not in REMOVED}
       if key in hints and issubclass(hints[key], Choice):

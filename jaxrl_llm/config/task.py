@@ -22,7 +22,8 @@ class PromptConfig:
   """The conversion of a problem's text to token ids."""
 
   style: str = option("plain", "plain: the text itself; completion: the text in `template`; chat: "
-                      "the tokenizer's chat template", choices=("plain", "completion", "chat"))
+                      "the tokenizer's chat template; auto: chat if it has one, else plain",
+                      choices=("plain", "completion", "chat"), auto=True)
   system: str = option("", "system message; empty: none", when=CHAT)
   template: str = option("Question: {problem}\nAnswer:", "text around {problem}",
                          when=when(".style", "completion"))
@@ -42,7 +43,7 @@ class TaskConfig(Choice):
 
   name: str = option("modular_chain", "source of problems and of their verifier")
   heldout_problems: int = option(256, "held-out problems of the evaluation; -1: all rows of "
-                                 "task.data.heldout_path; 0: none", low=-1)
+                                 "task.data.heldout_path; 0: none", low=-1, high=10**7)
   shuffle_rewards: bool = option(False, "control: permutes rewards within each rollout batch")
   prompt: PromptConfig = PromptConfig()
   table: ClassVar[Table] = registry.TASKS

@@ -1,34 +1,19 @@
-"""A process that compares expressions with math-verify, one JSON line in, one JSON line out.
+"""Compares expressions with math-verify, inside a process of the sandbox (`verifier_pool`).
 
-  in    {"gold": "1/2", "prediction": "0.5", "decimals": null, "seconds": 10.0}
-  out   {"correct": true}, {"correct": false, "costly": true}, {"error": "..."}, or {"died": "..."}
-
-It has its own process because sympy can run for hours inside one C call, which only the kernel can
-end. The comparison runs in a child of this process, forked after math-verify was imported: the
-kernel's timer ends a child that computes for too long, and the next one starts within milliseconds.
-It is run by its path (`python -P verifier_worker.py`), so that neither this package nor JAX is
-imported.
+It has a process of its own because sympy can run for hours inside one C call, which only the kernel
+can end. It is run by its path, so that neither this package nor JAX is imported.
 """
 
-import contextlib
-import ctypes
 import functools
 import importlib.util
-import json
 import logging
 import math
-import os
 import pathlib
-import resource
-import signal
-import sys
 
 MOST_DIGITS = 20_000  # of a number that the checker may compute
 MOST_TERMS = 10_000  # of a sum or product with numbers as bounds
 MOST_EXPANDED = 200  # exponent of a sum with a variable in it
-SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-PARSING = 5.0  # seconds to parse the right answer
-# A first use of parser and simplifier takes up to a second. Children inherit what was learned here.
+# A first use of parser and simplifier takes up to a second; processes inherit what it learned.
 WARMING = ((r"\frac{1}{2}+\sqrt{x}", r"\frac{1+2\sqrt{x}}{2}"), (r"(1,2)\cup[3,\infty)", r"x^2+2x"),
            (r"\sin(2x)+e^{x}", r"2\sin x\cos x + \ln 3"), (r"\{1,2\}", "y=2x+1"),
            (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\3\end{pmatrix}"))
@@ -38,86 +23,26 @@ class TooCostlyError(ValueError):
   """Evaluating an expression would take more time or memory than any answer deserves."""
 
 
-def main() -> None:
-  """Says {"ready": true} after importing math-verify, then answers until its input ends."""
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
-  limit = int(sys.argv[1])
-  resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  # Output that libraries print must not mix with the answers.
-  answers = os.dup(1)
-  os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def warm() -> None:
+  """Compares some formulas, so that processes that are forked later have learned how."""
   logging.disable(logging.CRITICAL)
-  import math_verify  # imported here, before "ready", because the caller times only questions
-
   for gold, prediction in WARMING:
-    question = {"prediction": prediction, "decimals": None, "tolerance": None}
-    _compare(math_verify, parsed(math_verify, gold), question)
-  _say(answers, {"ready": True})
-  while True:
-    child = os.fork()
-    if child == 0:
-      _end_with_parent()
-      serve(math_verify, answers)
-      os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    if not os.WIFSIGNALED(status):
-      sys.exit(os.WEXITSTATUS(status))  # the input has ended, or the child has exited
-    _say(answers, {"died": signal.Signals(os.WTERMSIG(status)).name})
+    compare(gold, prediction)
 
 
-def serve(math_verify, answers: int) -> None:
-  """Answers questions until the input ends. The kernel's timers end this process, not Python's."""
-  for line in os.fdopen(0, "rb", buffering=0):
-    question = json.loads(line)
-    # A question is sent only after the last one's answer, so no line is lost with this process.
-    _say(answers, answer(math_verify, question))
-
-
-def _end_with_parent() -> None:
-  """Asks the kernel (Linux) to end this process with its parent, whatever it computes."""
-  with contextlib.suppress(AttributeError, OSError):
-    ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL)
-
-
-def _say(answers: int, message: dict) -> None:
-  os.write(answers, json.dumps(message).encode() + b"\n")
-
-
-def answer(math_verify, question: dict) -> dict:
-  """Returns whether the two are equal, or what the comparison raised.
-
-  SIGALRM ends this process if the right answer itself is at fault, SIGPROF if the prediction is:
-  processor time is counted for it, so that a busy machine changes no verdict.
-  """
+def compare(gold: str, prediction: str, decimals: int | None = None,
+            tolerance: float | None = None) -> bool | str:
+  """Returns whether two formulas are equal, or "costly"; see `comparisons.Question`."""
+  import math_verify
   try:
-    signal.setitimer(signal.ITIMER_REAL, PARSING)
-    expected = parsed(math_verify, question["gold"])
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.setitimer(signal.ITIMER_PROF, question["seconds"])
-    return _compare(math_verify, expected, question)
-  except TooCostlyError:
-    return {"correct": False, "costly": True}
-  except Exception as error:
-    return {"error": f"{type(error).__name__}: {str(error)[:200]}"}
-  finally:
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _compare(math_verify, expected: list, question: dict) -> dict:
-  try:
-    answer = parsed(math_verify, question["prediction"])
+    expected, answer = parsed(math_verify, gold), parsed(math_verify, prediction)
+    rounding = 15 if decimals is None else decimals
+    close = tolerance is not None and near(expected, answer, tolerance)
+    return close or equal(math_verify, expected, answer, rounding)
   except (TooCostlyError, MemoryError):
-    return {"correct": False, "costly": True}
+    return "costly"
   except RecursionError:  # brackets within brackets
-    return {"correct": False}
-  rounding = 15 if question["decimals"] is None else question["decimals"]
-  try:
-    close = question["tolerance"] is not None and near(expected, answer, question["tolerance"])
-    return {"correct": close or equal(math_verify, expected, answer, rounding)}
-  except MemoryError:
-    return {"correct": False, "costly": True}
+    return False
 
 
 def equal(math_verify, expected: list, answer: list, rounding: int) -> bool:
@@ -270,6 +195,3 @@ def _at_most(exponent: float, bound: float, name: str) -> float:
     raise TooCostlyError(name)
   return 10**exponent
 
-
-if __name__ == "__main__":
-  main()

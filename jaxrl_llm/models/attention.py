@@ -67,9 +67,18 @@ def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
     queries, keys, values, visible: as in `attend`.
     prefix: the prompts of the rows.
   """
+  return with_prefix(_partial(queries, keys, values, visible), queries, prefix)
+
+
+def with_prefix(part, queries, prefix: kv_cache.Prefix):
+  """Returns `attend_shared` from its part over the rows' own slots.
+
+  Args:
+    part: (m, z, y) as in `attend_shared`, [R, K, H/K, S, ...] f32.
+  """
+  row_max, row_sum, row_out = part
   length = queries.shape[1]
   prompts, group = prefix.rows.shape
-  row_max, row_sum, row_out = _partial(queries, keys, values, visible)
   grouped = queries[prefix.rows].reshape(prompts, group * length, *queries.shape[2:])
   group_visible = jnp.broadcast_to(prefix.visible[:, None],
                                    (prompts, group * length, prefix.visible.shape[1]))

@@ -13,6 +13,7 @@ from flax import nnx
 from jax import lax
 
 from jaxrl_llm.config import ConfigError
+from jaxrl_llm.fields import installing
 
 NONE, ROUNDED, WEIGHTS, PRODUCTS = "none", "int8", "int8_weights", "int8_products"
 STORED = (WEIGHTS, PRODUCTS)  # values of rollout.quantization that hold int8
@@ -113,6 +114,6 @@ def library(setting: str):
     import qwix
   except ImportError as error:
     raise ConfigError(
-        f"rollout.quantization = {setting!r} needs qwix, which is not installed. Fix: pip install "
-        "-e '.[quantization]', or rollout.quantization=none.") from error
+        f"rollout.quantization = {setting!r} needs qwix, which is not installed. Fix: "
+        f"{installing('quantization')}, or rollout.quantization=none.") from error
   return qwix

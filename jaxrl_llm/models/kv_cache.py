@@ -7,8 +7,6 @@ different lengths therefore share one write index, and attention needs no other 
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -82,32 +80,6 @@ class KVCache:
   prefix: "tuple[Prefix, ...] | None" = None
 
 
-class _Axes(NamedTuple):
-  """Axes of one of the cache's arrays, from the end: scanned layers add a leading axis."""
-
-  row: int
-  slot: int
-
-
-_AXES = {
-    "keys": _Axes(row=-4, slot=-1),
-    "values": _Axes(row=-4, slot=-2),
-    "positions": _Axes(row=-2, slot=-1),
-    "segments": _Axes(row=-2, slot=-1),
-}
-
-
-def _changed(cache: KVCache, change: Callable, *other_caches: KVCache) -> KVCache:
-  """Returns the cache with each array x replaced by change(axes, x, *the same array of
-  `other_caches`).
-  """
-  arrays = {}
-  for name, axes in _AXES.items():
-    trees = [getattr(c, name) for c in (cache, *other_caches)]
-    arrays[name] = jax.tree.map(functools.partial(change, axes), *trees)
-  return cache.replace(**arrays)
-
-
 def empty(cfg: ModelConfig, rows: int, slots: int) -> KVCache:
   """Returns a cache without content, in `dtype(cfg)`."""
 
@@ -126,10 +98,14 @@ def grow(cache: KVCache, slots: int) -> KVCache:
   """Returns the same content in a cache of `slots` slots, at least as many as now."""
   more = slots - cache.positions.shape[1]
 
-  def padded(axes: _Axes, x: Array) -> Array:
-    return _pad_end(x, axes.slot, more)
+  def padded(x: Array, axis: int) -> Array:
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, more)
+    return jnp.pad(x, widths)
 
-  return _changed(cache, padded)
+  return cache.replace(keys=jax.tree.map(lambda x: padded(x, -1), cache.keys),
+                       values=jax.tree.map(lambda x: padded(x, -2), cache.values),
+                       positions=padded(cache.positions, -1), segments=padded(cache.segments, -1))
 
 
 def repeat_rows(cache: KVCache, times: int, *, stacked: bool) -> KVCache:
@@ -169,85 +145,3 @@ def write(keys: Array, values: Array, new_keys: Array, new_values: Array,
   """
   keys = lax.dynamic_update_slice(keys, new_keys.astype(keys.dtype), (0, 0, 0, index))
   return keys, lax.dynamic_update_slice(values, new_values.astype(values.dtype), (0, 0, index, 0))
-
-
-def shift(cache: KVCache, start: int, dropped: Int[Array, ""], slots: int) -> KVCache:
-  """Returns a cache of `slots` slots, without the `dropped` slots that follow slot `start`.
-
-  Later slots move up, the write index with them, and the end is empty.
-
-  Args:
-    start: slots before it stay where they are.
-    dropped: scalar int32, traced; at most the number of slots after `start`.
-    slots: width of the result.
-  """
-
-  def moved(axes: _Axes, x: Array) -> Array:
-    axis = axes.slot % x.ndim
-    ring = _pad_end(lax.slice_in_dim(x, start, None, axis=axis), axis, slots - start)
-    prefix = lax.slice_in_dim(x, 0, start, axis=axis)
-    return lax.concatenate([prefix, lax.dynamic_slice_in_dim(ring, dropped, slots - start, axis)],
-                           axis)
-
-  return _changed(cache, moved).replace(index=cache.index - dropped)
-
-
-def take_rows(cache: KVCache, rows: Int[Array, " C"]) -> KVCache:
-  """Returns the cache of only these rows, in this order."""
-
-  def gather_rows(axes: _Axes, x: Array) -> Array:
-    return jnp.take(x, rows, axis=axes.row)
-
-  return _changed(cache, gather_rows)
-
-
-def put_rows(cache: KVCache, other: KVCache, to: Int[Array, " C"], source: Int[Array, " C"],
-             count: Int[Array, ""]) -> KVCache:
-  """Copies row source[i] of `other` over row to[i], for i < count.
-
-  Slots that `other` does not have are left as they are. Rows are copied one by one, so that XLA
-  updates the cache in place.
-  """
-
-  def copy(i, axes: _Axes, old: Array, new: Array) -> Array:
-    start = [0] * old.ndim
-    start[axes.row] = to[i]
-    row = lax.dynamic_slice_in_dim(new, source[i], 1, axes.row % new.ndim)
-    return lax.dynamic_update_slice(old, row.astype(old.dtype), start)
-
-  def body(i, cache: KVCache) -> KVCache:
-    return _changed(cache, functools.partial(copy, i), other)
-
-  return lax.fori_loop(0, count, body, cache)
-
-
-def select_rows(cache: KVCache, other: KVCache, source: Int[Array, " B"]) -> KVCache:
-  """Copies row source[b] of `other` over row b, except where source[b] is negative.
-
-  The result is as with `put_rows`, but rows may be sharded.
-  """
-
-  def copy(axes: _Axes, old: Array, new: Array) -> Array:
-    shape = [1] * old.ndim
-    shape[axes.row] = -1
-    slot = axes.slot % old.ndim
-    new = jnp.take(new, jnp.maximum(source, 0), axis=axes.row).astype(old.dtype)
-    head = lax.slice_in_dim(old, 0, new.shape[slot], axis=slot)
-    head = jnp.where((source >= 0).reshape(shape), new, head)
-    return lax.dynamic_update_slice(old, head, (0,) * old.ndim)
-
-  return _changed(cache, copy, other)
-
-
-def prefix(prompts: KVCache, rows: Int[Array, "M G"], prompt: Int[Array, " B"],
-           lane: Int[Array, " B"]) -> tuple[Prefix, ...]:
-  """Returns per layer the Prefix of these prompts; the layers of `prompts` must not be scanned."""
-  return tuple(Prefix(keys, values, prompts.segments > 0, rows, prompt, lane)
-               for keys, values in zip(prompts.keys, prompts.values, strict=True))
-
-
-def _pad_end(x: Array, axis: int, count: int) -> Array:
-  """Returns x with `count` zeros more at the end of `axis`."""
-  widths = [(0, 0)] * x.ndim
-  widths[axis] = (0, count)
-  return jnp.pad(x, widths)

@@ -9,7 +9,7 @@ from flax import nnx
 from jax import lax
 
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.models import int8, kv_cache
+from jaxrl_llm.models import int8, kv_cache, live_attention
 from jaxrl_llm.models.attention import attend, attend_shared
 from jaxrl_llm.models.rope import attention_factor, frequencies, rotate
 from jaxrl_llm.models.row_attention import attend_rows
@@ -148,10 +148,11 @@ class Attention(nnx.Module):
     Args:
       x: [R, S, D].
       positions: [R, S] int32.
-      visible: with a cache, [R, S, T] bool as in `attend`; without one, row_attention.Rows.
+      visible: with a KVCache, [R, S, T] bool as in `attend`; with a RowCache,
+        live_attention.LiveRows; without one, row_attention.Rows.
       layer_cache: (keys, values) of this layer, with a kv_cache.Prefix as third entry where prompts
         are shared; None without a cache.
-      index: scalar int32, the slot to write first; None without a cache.
+      index: scalar int32, the slot of a KVCache to write first; else None.
       constrain: lays an activation out by its logical axes.
     """
     queries, keys, values = self._project(x, constrain)
@@ -164,8 +165,20 @@ class Attention(nnx.Module):
     # Where tokens are divided over devices, they are so up to here, and the heads are from here on.
     queries, keys, values = (constrain(x, ("rows", "length", "heads", "head_dim"))
                              for x in (queries, keys, values))
-    keys, values = keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
     queries = constrain(queries, ("rows", None, "attending_heads", "head_dim"))
+    if isinstance(visible, live_attention.LiveRows):
+      out, cached = live_attention.attend(queries, keys, values, layer_cache, visible, constrain)
+    else:
+      out, cached = self._attend((queries, keys, values), visible, layer_cache, index, constrain)
+    change = multiply(out.reshape(*x.shape[:-1], -1), self.out, constrain)
+    if self.cfg.out_bias:
+      change = change + self.out_bias[...].astype(x.dtype)
+    return change, cached
+
+  def _attend(self, projected, visible, layer_cache, index, constrain):
+    """Returns (outputs [R, S, H, d], keys and values), of full rows or with a KVCache."""
+    queries, keys, values = projected
+    keys, values = keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
     if layer_cache is not None:
       keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)
     keys, values = (constrain(x, ("rows", "attending_heads", None, None)) for x in (keys, values))
@@ -176,10 +189,7 @@ class Attention(nnx.Module):
       out = attend(queries, keys, values, visible)
     else:
       out = attend_shared(queries, keys, values, visible, layer_cache[2])
-    change = multiply(out.reshape(*x.shape[:-1], -1), self.out, constrain)
-    if self.cfg.out_bias:
-      change = change + self.out_bias[...].astype(x.dtype)
-    return change, (keys, values)
+    return out, (keys, values)
 
   def _project(self, x, constrain):
     """Returns queries [R, S, H, d], keys and values [R, S, K, d]."""

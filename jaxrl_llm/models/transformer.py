@@ -21,11 +21,12 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.models import kv_cache, row_attention
+from jaxrl_llm.models import kv_cache, live_attention, row_attention
 from jaxrl_llm.models.kv_cache import KVCache
 from jaxrl_llm.models.layers import MLP, Attention, RMSNorm, weight, zeros
 from jaxrl_llm.models.moe import MoE
 from jaxrl_llm.models.mtp import MtpModule
+from jaxrl_llm.models.row_cache import RowCache
 from jaxrl_llm.ops.token_stats import scaled_logits
 
 Constrain = Callable[[Array, tuple], Array]
@@ -118,10 +119,11 @@ class Transformer(nnx.Module):
     if cache is None:
       visible = row_attention.rows(segments, self.cfg, constrain, packed=packed, shared=shared)
     else:
+      layers = (cache.keys, cache.values) + (() if cache.prefix is None else (cache.prefix,))
+    if isinstance(cache, RowCache):
+      visible = live_attention.live_rows(cache.length, cache.keys[0].shape[2], constrain)
+    elif cache is not None:
       index, cache = cache.index, kv_cache.record(cache, positions, segments)
-      layers = (cache.keys, cache.values)
-      if cache.prefix is not None:
-        layers += (cache.prefix,)
       not_later = cache.positions[:, None] <= positions[..., None]
       same_segment = cache.segments[:, None] == segments[..., None]
       visible = not_later & same_segment & (segments[..., None] > 0)
@@ -243,9 +245,9 @@ class Model:
     return jax.tree.map(lambda leaf: leaf, _shapes(self.config))  # a tree of the caller's
 
   def hidden(self, params, inputs: Array, positions: Int[Array, "R S"],
-             segments: Int[Array, "R S"], *, cache: KVCache | None = None,
+             segments: Int[Array, "R S"], *, cache: KVCache | RowCache | None = None,
              shared: Int[Array, "R S"] | None = None,
-             ) -> tuple[Float[Array, "R S D"], KVCache | None]:
+             ) -> tuple[Float[Array, "R S D"], KVCache | RowCache | None]:
     """Returns (final hidden states [R, S, D] in the compute dtype, the cache with these tokens
     entered).
 
@@ -256,7 +258,7 @@ class Model:
         sees the positions up to its own in its own segment.
       segments: [R, S] int; 0 marks padding, which no token sees.
       cache: slots to write these tokens to and to read earlier ones from; None where `inputs` is
-        all there is.
+        all there is. A RowCache takes one token of each row.
       shared: an additional earlier segment of the row that each token attends to, -1: none; None:
         no token does. Not with a cache.
     """
@@ -264,7 +266,7 @@ class Model:
                                    shared=shared)[:2]
 
   def hidden_and_routing(self, params, inputs: Array, positions: Int[Array, "R S"],
-                         segments: Int[Array, "R S"], *, cache: KVCache | None = None,
+                         segments: Int[Array, "R S"], *, cache: KVCache | RowCache | None = None,
                          shared: Int[Array, "R S"] | None = None):
     """Returns `hidden`, and the experts that each layer sent each token to.
 

@@ -51,8 +51,8 @@ def interpolated_anchor(log_probs: Float[Array, "B L"], behavior_log_probs: Floa
                         share: Float[Array, "B L"]) -> Float[Array, "B L"]:
   """Returns log mu + share (log pi - log mu) [B, L], without gradient; see `interpolated`."""
   dtype = jnp.promote_types(jnp.result_type(log_probs), jnp.float32)
-  moved = log_probs.astype(dtype) - behavior_log_probs
-  return lax.stop_gradient(behavior_log_probs + share * moved)
+  shift = log_probs.astype(dtype) - behavior_log_probs
+  return lax.stop_gradient(behavior_log_probs + share * shift)
 
 
 between = interpolated_anchor  # former name

@@ -142,21 +142,21 @@ def correction_weights(anchor_log_probs: Float[Array, "B L"],
   weights = jnp.minimum(raw, cap) if cfg.low is None else jnp.where(outside, 0.0, raw)
   if cfg.batch_normalize:
     weights = masked.safe_divide(weights, _mean_weight(weights, mask, cfg.level))
-  rejected = jnp.zeros_like(mask)
+  reject_mask = jnp.zeros_like(mask)
   for rule in cfg.reject:
     if rule[0] == KPOP:
-      rejected |= mask & (_binary(anchor_log_probs, behavior_log_probs, mask) > rule[2])
+      reject_mask |= mask & (_binary(anchor_log_probs, behavior_log_probs, mask) > rule[2])
     else:
-      rejected |= _rejected(log_ratio, mask, *rule)
-  weights = jnp.where(mask, jnp.where(rejected, 0.0, weights), 1.0)
+      reject_mask |= _rejected(log_ratio, mask, *rule)
+  weights = jnp.where(mask, jnp.where(reject_mask, 0.0, weights), 1.0)
   rows = jnp.any(mask, -1)
-  emptied = rows & ~jnp.any(mask & (weights > 0), -1)
+  empty_rows = rows & ~jnp.any(mask & (weights > 0), -1)
   metrics = {
       "correction/weight": masked.mean(weights, mask),
       "correction/weight_squared": masked.mean(jnp.square(weights), mask),
       "correction/truncated": masked.mean(outside.astype(weights.dtype), mask),
-      "correction/rejected": masked.mean(rejected.astype(weights.dtype), mask),
-      "correction/rejected_rows": masked.mean(emptied.astype(weights.dtype), rows),
+      "correction/rejected": masked.mean(reject_mask.astype(weights.dtype), mask),
+      "correction/rejected_rows": masked.mean(empty_rows.astype(weights.dtype), rows),
   }
   return lax.stop_gradient(weights), metrics
 
@@ -241,5 +241,5 @@ def sequence_mask(log_probs: Float[Array, "B L"], anchor_log_probs: Float[Array,
   if cfg.sequence_delta is None:
     return gate
   negative_rows = masked.row_mean(advantages, mask) < 0
-  dropped = negative_rows & (masked.row_mean(-log_ratio, mask) > cfg.sequence_delta)
-  return lax.stop_gradient(jnp.where(dropped, 0.0, gate))
+  drop_mask = negative_rows & (masked.row_mean(-log_ratio, mask) > cfg.sequence_delta)
+  return lax.stop_gradient(jnp.where(drop_mask, 0.0, gate))

@@ -56,14 +56,14 @@ def stop_rule(rollout: Rollout,
 def policy_stats(params, batch: TrainBatch, *, model, cfg: LossConfig,
                  stats: frozenset[str] = frozenset()) -> TokenStats:
   """Returns the TokenStats [B, L] of the batch under the temperature and vocabulary of `cfg`."""
-  rollout, banned = batch.rollout, stop_rule(batch.rollout, cfg)
-  restricted = bool(cfg.rules) or banned is not None
+  rollout, ban = batch.rollout, stop_rule(batch.rollout, cfg)
+  is_restricted = bool(cfg.rules) or ban is not None
   active = terms.active(cfg)
   if any(term.entry.detached for term in active):
     model = dataclasses.replace(model, detached=True)
   return row_stats(params, rollout.tokens, rollout.length, model=model,
-                   distribution=Distribution(cfg.temperature, cfg.rules, banned),
-                   stats=stats | PRUNED if restricted else stats,
+                   distribution=Distribution(cfg.temperature, cfg.rules, ban),
+                   stats=stats | PRUNED if is_restricted else stats,
                    entropy_gradient=any("entropy" in term.entry.stats for term in active),
                    completion=completion_of(rollout, cfg), bins=batch.bins)
 
@@ -87,8 +87,8 @@ def policy_loss(params, batch: TrainBatch, *, model,
   stats = policy_stats(params, batch, model=model, cfg=cfg, stats=frozenset(extra))
   log_probs, anchor = stats.log_probs, anchor_of(batch, stats.log_probs)
   live = mask
-  for inside in (stats.in_support, batch.in_support):
-    live = live if inside is None else live & inside
+  for support in (stats.in_support, batch.in_support):
+    live = live if support is None else live & support
   statistics = {} if batch.estimator_weights is None else {"weights": batch.estimator_weights}
   estimator = estimators.get_estimator(cfg.estimator.name)
   out = estimator(log_probs, anchor, batch.advantages, live, cfg.estimator, **statistics,
@@ -147,8 +147,8 @@ def regularizer_weights(batch: TrainBatch) -> Float[Array, "B L"]:
 
 def _mask_unweighted_rows(batch: TrainBatch) -> TrainBatch:
   """Returns the batch with an empty mask in rows without any weight."""
-  weighted = jnp.any(regularizer_weights(batch) != 0, axis=1, keepdims=True)
-  return batch.replace(rollout=batch.rollout.replace(mask=batch.rollout.mask & weighted))
+  has_weight = jnp.any(regularizer_weights(batch) != 0, axis=1, keepdims=True)
+  return batch.replace(rollout=batch.rollout.replace(mask=batch.rollout.mask & has_weight))
 
 
 def _policy_metrics(stats: TokenStats, batch: TrainBatch, live: Bool[Array, "B L"],
@@ -200,14 +200,14 @@ def sft_loss(params, batch: SupervisedBatch, *, model, cfg) -> tuple[Float[Array
   log-likelihood of the module that predicts two tokens ahead is added, times that. None: there is
   no such module.
   """
-  ahead = None if cfg is None else cfg.mtp_coef
+  mtp_coef = None if cfg is None else cfg.mtp_coef
   stats = row_stats(params, batch.tokens, batch.length, model=model,
-                    stats=frozenset() if ahead is None else frozenset({"mtp_log_probs"}))
+                    stats=frozenset() if mtp_coef is None else frozenset({"mtp_log_probs"}))
   target_mask = batch.loss_weights > 0
   loss = -jnp.sum(batch.loss_weights * masked.masked(stats.log_probs, target_mask))
   metrics = {"loss/sft": masked.mean(-stats.log_probs, target_mask)}
-  if ahead is not None:
+  if mtp_coef is not None:
     target_mask = predicted_ahead(target_mask)
-    loss -= ahead * jnp.sum(batch.loss_weights * masked.masked(stats.mtp_log_probs, target_mask))
+    loss -= mtp_coef * jnp.sum(batch.loss_weights * masked.masked(stats.mtp_log_probs, target_mask))
     metrics["loss/mtp"] = masked.mean(-stats.mtp_log_probs, target_mask)
   return loss, metrics

@@ -49,12 +49,13 @@ def mismatch_metrics(scored_log_probs: Float[Array, "B L"], behavior_log_probs: 
             "outside": ((d < low) | (d > high)).astype(d.dtype)}
   edges = jnp.asarray(np.log(PROBABILITY_EDGES), behavior.dtype)
   bucket = jnp.searchsorted(edges, behavior, side="right")
-  inside = mask & (bucket == jnp.arange(len(PROBABILITY_EDGES) + 1)[:, None, None])
+  in_bucket = mask & (bucket == jnp.arange(len(PROBABILITY_EDGES) + 1)[:, None, None])
   metrics: dict[str, Mean | Extreme] = {}
   for name, values in tokens.items():
     metrics[f"mismatch/{name}"] = masked.mean(values, mask)
     metrics[f"mismatch/{name}/by_probability"] = Mean(
-        jnp.sum(masked.masked(values, inside), (1, 2)), jnp.sum(inside, (1, 2)).astype(jnp.float32))
+        jnp.sum(masked.masked(values, in_bucket), (1, 2)),
+        jnp.sum(in_bucket, (1, 2)).astype(jnp.float32))
   metrics["mismatch/row"] = masked.mean(jnp.abs(jnp.sum(d, 1)), jnp.any(mask, 1))
   metrics["mismatch/range"] = masked.extreme(d, mask)
   return metrics

@@ -54,7 +54,7 @@ def places(lengths: Int[Array, " R"], width: int, bins: Bins) -> Places:
   starts = ends - sizes
   slot = jnp.arange(bins.capacity)
   row = jnp.sum(slot[:, None] >= ends[:, None], -1)  # [N, C]; K after the last row
-  occupied = row < bins.rows
+  is_occupied = row < bins.rows
   row = jnp.minimum(row, bins.rows - 1)
 
   def by_slot(x):
@@ -68,14 +68,14 @@ def places(lengths: Int[Array, " R"], width: int, bins: Bins) -> Places:
     first, prefix = _sharers(left_out)
     in_prefix = positions < by_slot(prefix)
     segments = jnp.where(in_prefix, bins.rows + row, row) + 1
-    sees = (by_slot(prefix) > 0) & ~in_prefix & occupied
+    sees = (by_slot(prefix) > 0) & ~in_prefix & is_occupied
     shared = jnp.where(sees, bins.rows + by_slot(first) + 1, NOTHING)
     prefix_column = jnp.take_along_axis(starts, first, 1)[..., None] + jnp.arange(width)
     own_start = jnp.arange(width) >= left_out[..., None]
     column = jnp.where(own_start, column - left_out[..., None], prefix_column)
-  positions = jnp.where(occupied, positions, 0)
+  positions = jnp.where(is_occupied, positions, 0)
   column = jnp.minimum(column, bins.capacity - 1).reshape(len(sizes), -1)
-  return Places(row * width + positions, positions, jnp.where(occupied, segments, 0), shared,
+  return Places(row * width + positions, positions, jnp.where(is_occupied, segments, 0), shared,
                 column,
                 jnp.arange(width) < lengths[:, None])
 

@@ -41,11 +41,11 @@ def row_gini(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Ar
   Returns:
     0 for equal weights, 1 - 1/n for a single one that is not 0, and 0 for a row without any.
   """
-  ordered = jnp.sort(masked(weights, mask), -1)  # excluded entries are 0 and come first
-  count = jnp.sum(mask, -1).astype(ordered.dtype)
+  ascending = jnp.sort(masked(weights, mask), -1)  # excluded entries are 0 and come first
+  count = jnp.sum(mask, -1).astype(ascending.dtype)
   rank = jnp.arange(1, weights.shape[-1] + 1) - (weights.shape[-1] - count)[:, None]
-  total = jnp.sum(ordered, -1)
-  return safe_divide(jnp.sum((2 * rank - count[:, None] - 1) * ordered, -1), count * total)
+  total = jnp.sum(ascending, -1)
+  return safe_divide(jnp.sum((2 * rank - count[:, None] - 1) * ascending, -1), count * total)
 
 
 def row_share(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Array, " B"]:
@@ -67,12 +67,12 @@ def row_quantile(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
     share: 0 is the smallest value, 1 the largest.
   """
   values = masked(values, mask)
-  ordered = jnp.sort(jnp.where(mask, values, jnp.inf), -1)
+  ascending = jnp.sort(jnp.where(mask, values, jnp.inf), -1)
   last = jnp.maximum(jnp.sum(mask, -1, keepdims=True) - 1, 0)
   place = last.astype(values.dtype) * share
   low_index = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, last)
-  low = jnp.take_along_axis(ordered, low_index, -1)
-  high = jnp.take_along_axis(ordered, jnp.minimum(low_index + 1, last), -1)
+  low = jnp.take_along_axis(ascending, low_index, -1)
+  high = jnp.take_along_axis(ascending, jnp.minimum(low_index + 1, last), -1)
   quantile = low + (place - low_index) * (high - low)
   return jnp.where(jnp.any(mask, -1, keepdims=True), quantile, 0.0)
 
@@ -83,11 +83,11 @@ def whiten(values: Array, mask: Array, *, epsilon: float = 1e-8) -> Array:
   The variance divides by count - 1; of a single entry it is 0.
   """
   count = jnp.sum(mask).astype(jnp.float32)
-  centred = masked(values, mask)
+  deviation = masked(values, mask)
   # The second pass removes the rounding of the first mean, which 1 / sqrt(epsilon) would magnify.
   for _ in range(2):
-    centred = masked(centred - safe_divide(jnp.sum(centred), count), mask)
-  return centred * lax.rsqrt(safe_divide(jnp.sum(jnp.square(centred)), count - 1) + epsilon)
+    deviation = masked(deviation - safe_divide(jnp.sum(deviation), count), mask)
+  return deviation * lax.rsqrt(safe_divide(jnp.sum(jnp.square(deviation)), count - 1) + epsilon)
 
 
 def group_index(group_id: Int[Array, " B"]) -> Int[Array, " B"]:
@@ -120,12 +120,12 @@ def group_others(values: Float[Array, "B *D"], group_id: Int[Array, " B"]) -> Fl
   group's sum minus the row would carry the rounding of a large row into a small result.
   """
   order = jnp.argsort(group_id, stable=True)
-  sorted_id, ordered = group_id[order], values[order]
+  sorted_id, sorted_values = group_id[order], values[order]
   changes = sorted_id[1:] != sorted_id[:-1]
   edge = jnp.ones(1, bool)
-  before = _sum_before(ordered, jnp.concatenate([edge, changes]))
-  after = _sum_before(ordered[::-1], jnp.concatenate([edge, changes[::-1]]))[::-1]
-  return jnp.zeros_like(values).at[order].set(before + after)
+  sum_before = _sum_before(sorted_values, jnp.concatenate([edge, changes]))
+  sum_after = _sum_before(sorted_values[::-1], jnp.concatenate([edge, changes[::-1]]))[::-1]
+  return jnp.zeros_like(values).at[order].set(sum_before + sum_after)
 
 
 def _sum_before(values: Array, first: Bool[Array, " B"]) -> Array:

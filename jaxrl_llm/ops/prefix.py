@@ -48,11 +48,11 @@ def prefix_min(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *,
   """
   values = jnp.where(mask, log_ratio, jnp.inf).astype(_accumulator(log_ratio))
   inclusive = lax.associative_scan(jnp.minimum, values, axis=-1)
-  shifted = jnp.concatenate([jnp.full_like(inclusive[..., :1], jnp.inf), inclusive[..., :-1]], -1)
+  exclusive = jnp.concatenate([jnp.full_like(inclusive[..., :1], jnp.inf), inclusive[..., :-1]], -1)
   if axis_name is not None:
     earlier = _before(inclusive[..., -1], jnp.min, jnp.inf, axis_name)
-    shifted = jnp.minimum(shifted, earlier[..., None])
-  return jnp.where(jnp.isposinf(shifted), 0.0, shifted)
+    exclusive = jnp.minimum(exclusive, earlier[..., None])
+  return jnp.where(jnp.isposinf(exclusive), 0.0, exclusive)
 
 
 def discounted_suffix(values: Float[Array, "*B L"], mask: Bool[Array, "*B L"],

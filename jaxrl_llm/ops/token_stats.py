@@ -115,10 +115,10 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chunk_stats(requested: _Requested, hidden, targets, softmax: _Softmax,
+def _chunk_stats(request: _Requested, hidden, targets, softmax: _Softmax,
                  is_read) -> dict[str, Array]:
   """Returns the statistics of one chunk, by name; all 0 if `is_read` is False."""
-  return _forward(requested, hidden, targets, softmax, is_read)[0]
+  return _forward(request, hidden, targets, softmax, is_read)[0]
 
 
 def _if_read(is_read, function, *arguments):
@@ -134,42 +134,42 @@ def _if_read(is_read, function, *arguments):
   return lax.cond(is_read, function, zeros, *arguments)
 
 
-def _forward(requested, hidden, targets, softmax: _Softmax, is_read):
+def _forward(request, hidden, targets, softmax: _Softmax, is_read):
   inputs = (hidden, targets, softmax)
-  out, normaliser = _if_read(is_read, functools.partial(_stats_and_normaliser, requested), *inputs)
+  out, normaliser = _if_read(is_read, functools.partial(_stats_and_normaliser, request), *inputs)
   return out, (*inputs, is_read, normaliser, out.get("entropy"))
 
 
-def _stats_and_normaliser(requested, hidden, targets, softmax: _Softmax):
+def _stats_and_normaliser(request, hidden, targets, softmax: _Softmax):
   """log p = z_a - lse(z);  H = lse(z) - sum p z;  sum p^2 = sum exp(2 (z - lse(z)))."""
   full_logits = scaled_logits(hidden, softmax.head, softmax.temperature)
   logits, in_support = _pruned(full_logits, targets, softmax.rules, softmax.banned)
   normaliser = jax.nn.logsumexp(logits, -1)
   out = {"log_probs": _gather_targets(full_logits, targets) - normaliser}
-  if "entropy" in requested.stats:
+  if "entropy" in request.stats:
     out["entropy"] = normaliser - jnp.sum(jnp.exp(logits - normaliser[..., None]) * logits, -1)
-  if "sum_pi_squared" in requested.stats:
+  if "sum_pi_squared" in request.stats:
     out["sum_pi_squared"] = jnp.sum(jnp.exp(2 * (logits - normaliser[..., None])), -1)
-  if "kept_mass" in requested.stats:
+  if "kept_mass" in request.stats:
     if in_support is None:
       neg_log_mass = jnp.zeros_like(normaliser)
     else:
       neg_log_mass = jax.nn.logsumexp(full_logits, -1) - normaliser
     out["kept_mass"] = jnp.exp(-jnp.maximum(neg_log_mass, 0))  # rounding could lift it above 1
-  if "in_support" in requested.stats:
+  if "in_support" in request.stats:
     out["in_support"] = jnp.ones(targets.shape, bool) if in_support is None else in_support
   return out, normaliser
 
 
-def _backward(requested, saved, cotangents):
-  *inputs, is_read, normaliser, entropy = saved
+def _backward(request, residuals, cotangents):
+  *inputs, is_read, normaliser, entropy = residuals
   cotangents = {name: cotangents[name] for name in ("log_probs", "entropy") if name in cotangents}
-  d_hidden, d_head = _if_read(is_read, functools.partial(_gradients, requested), inputs, normaliser,
+  d_hidden, d_head = _if_read(is_read, functools.partial(_gradients, request), inputs, normaliser,
                               entropy, cotangents)
   return d_hidden, None, _Softmax(d_head, None, None, None), None
 
 
-def _gradients(requested, inputs, normaliser, entropy, cotangents):
+def _gradients(request, inputs, normaliser, entropy, cotangents):
   """d log p / dz_k = 1[k = a] - p_k;  dH / dz_k = -p_k (log p_k + H). Outside S, p_k = 0."""
   hidden, targets, (head, temperature, rules, banned) = inputs
   logits, in_support = _pruned(scaled_logits(hidden, head, temperature), targets, rules, banned)
@@ -180,7 +180,7 @@ def _gradients(requested, inputs, normaliser, entropy, cotangents):
   if in_support is not None:
     d_log_probs = jnp.where(in_support, d_log_probs, 0)
   d_logits = d_log_probs[..., None] * (one_hot - p)
-  if "entropy" in requested.stats and requested.entropy_gradient:
+  if "entropy" in request.stats and request.entropy_gradient:
     d_logits -= cotangents["entropy"][..., None] * p * (log_p + entropy[..., None])
   d_logits = (d_logits / temperature).astype(hidden.dtype)
   d_hidden = jnp.einsum("...v,dv->...d", d_logits, head.astype(hidden.dtype))
@@ -202,10 +202,10 @@ def _pruned(logits, targets, rules: dict[str, Any], banned) -> tuple[Array, Arra
     keep = vocabulary.support(logits, **rules)
   else:
     ids, positions = banned
-    keep = allowed = ~(positions[..., None] & ids)
+    keep = candidates = ~(positions[..., None] & ids)
     if rules:
       # `allowed &` because a threshold below every allowed token would keep banned ones as well.
-      keep = allowed & vocabulary.support(vocabulary.prune(logits, allowed), **rules)
+      keep = candidates & vocabulary.support(vocabulary.prune(logits, candidates), **rules)
   return vocabulary.prune(logits, keep), _gather_targets(keep, targets)
 
 

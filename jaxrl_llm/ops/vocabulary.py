@@ -73,14 +73,14 @@ def _sorted_threshold(logits, top_k, top_p) -> Array:
   top_k, top_p = jnp.asarray(top_k, jnp.int32), jnp.asarray(top_p, logits.dtype)
 
   def cut(logits):
-    ordered = -jnp.sort(-logits, -1)
+    by_logit = -jnp.sort(-logits, -1)
     last = jnp.where(top_k > 0, jnp.minimum(top_k, width), width) - 1
-    by_rank = jnp.take_along_axis(ordered, jnp.broadcast_to(last, (*ordered.shape[:-1], 1)), -1)
-    mass = jnp.where(ordered >= by_rank, jax.nn.softmax(ordered, -1), 0)
-    before = jnp.cumsum(mass, -1) - mass
-    in_nucleus = before < top_p * jnp.sum(mass, -1, keepdims=True)
+    by_rank = jnp.take_along_axis(by_logit, jnp.broadcast_to(last, (*by_logit.shape[:-1], 1)), -1)
+    mass = jnp.where(by_logit >= by_rank, jax.nn.softmax(by_logit, -1), 0)
+    mass_before = jnp.cumsum(mass, -1) - mass
+    in_nucleus = mass_before < top_p * jnp.sum(mass, -1, keepdims=True)
     count = jnp.clip(jnp.sum(in_nucleus, -1, keepdims=True), 1, width)
-    by_mass = jnp.where(top_p < 1, jnp.take_along_axis(ordered, count - 1, -1), -jnp.inf)
+    by_mass = jnp.where(top_p < 1, jnp.take_along_axis(by_logit, count - 1, -1), -jnp.inf)
     return jnp.maximum(by_rank, by_mass)
 
   def no_cut(logits):

@@ -91,12 +91,12 @@ def deal(name: str, values: list) -> list:
   for peer, value in enumerate(values):
     if peer != index():
       _set_pieces(f"{_key(name, turn, index())}/to/{peer}", pickle.dumps(value))
-  received = [values[index()] if peer == index()
+  parcels = [values[index()] if peer == index()
               else pickle.loads(_get(f"{_key(name, turn, peer)}/to/{index()}", peer))
               for peer in range(count())]
   if turn:
     jax_private.key_value_client().key_value_delete(_key(name, turn - 1, index()))
-  return received
+  return parcels
 
 
 def from_main(name: str, make: Callable[[], Any]) -> Any:

@@ -3,8 +3,6 @@
 JAX may move or change these between versions; tests/parallel/test_jax_private.py says when.
 """
 
-from collections.abc import Callable
-
 from jax._src import clusters, distributed
 
 Distributed = tuple[str | None, int | None, int | None, list[int] | None]
@@ -30,12 +28,3 @@ def launched_place(coordinator: str | None, seconds: int) -> Distributed:
 def key_value_client():
   """Returns the client of the key-value store of `jax.distributed`; None in a single process."""
   return distributed.global_state.client
-
-
-def decompressor() -> Callable[[bytes], bytes] | None:
-  """Returns what reads a file of the compilation cache; None if this version has it elsewhere."""
-  try:
-    from jax._src.compilation_cache import decompress_executable
-  except ImportError:
-    return None
-  return decompress_executable

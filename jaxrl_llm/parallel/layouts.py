@@ -98,14 +98,14 @@ class Layout:
       divided: pytree of arrays whose axis `axis` is divided over `data`, and further over the
         devices that hold a part's rows.
     """
-    inside, parts = dataclasses.replace(self, across=True), self.mesh.shape["data"]
+    part_layout, parts = dataclasses.replace(self, across=True), self.mesh.shape["data"]
     names = PartitionSpec(*(None,) * axis, "data", INSIDE_DATA["rows"])
 
     def by_part(x):
       x = x.reshape(*x.shape[:axis], parts, -1, *x.shape[axis + 1:])
       return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, names))
 
-    run = jax.vmap(functools.partial(function, inside, shared), in_axes=axis,
+    run = jax.vmap(functools.partial(function, part_layout, shared), in_axes=axis,
                    spmd_axis_name="data")
     return run(jax.tree.map(by_part, divided))
 

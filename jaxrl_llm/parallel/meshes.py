@@ -33,13 +33,13 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
   if cfg.data == 0:
     raise ConfigError(
         "mesh.data = 0: allowed are -1 and 1 to inf. Fix: mesh.data=-1, which takes all devices.")
-  count, fixed = len(devices), cfg.fsdp * cfg.sequence * cfg.tensor
-  data_size = cfg.data if cfg.data > 0 else max(1, count // fixed)
-  if data_size * fixed != count:
+  count, shards = len(devices), cfg.fsdp * cfg.sequence * cfg.tensor
+  data_size = cfg.data if cfg.data > 0 else max(1, count // shards)
+  if data_size * shards != count:
     rollout_note = f" beside mesh.rollout = {cfg.rollout}" if cfg.rollout else ""
     raise ConfigError(
         f"mesh.data = {cfg.data}, mesh.fsdp = {cfg.fsdp}, mesh.sequence = {cfg.sequence}, "
-        f"mesh.tensor = {cfg.tensor} make {data_size * fixed} devices, but there are "
+        f"mesh.tensor = {cfg.tensor} make {data_size * shards} devices, but there are "
         f"{count}{rollout_note}. "
         f"Fix: let their product be {count}.")
   return _mesh(devices, (data_size, cfg.fsdp, cfg.sequence, cfg.tensor))
@@ -73,9 +73,9 @@ def of_process(mesh: Mesh) -> Mesh:
     return mesh
   data_size, fsdp, sequence, tensor = mesh.devices.shape
   sets, mine = mesh.devices.reshape(data_size * fsdp, sequence, tensor), jax.process_index()
-  inside = np.vectorize(_process)(sets) == mine
-  is_local = inside.all((1, 2))
-  if (inside.any((1, 2)) != is_local).any() or not is_local.any():
+  is_inside = np.vectorize(_process)(sets) == mine
+  is_local = is_inside.all((1, 2))
+  if (is_inside.any((1, 2)) != is_local).any() or not is_local.any():
     raise ConfigError(
         f"mesh.sequence * mesh.tensor = {sequence * tensor}: devices that share rows are in "
         f"several processes, of {jax.local_device_count()} devices each. Fix: a product that "
@@ -156,10 +156,10 @@ def _mesh(devices, shape: tuple[int, ...]) -> Mesh:
         f"mesh.data = {shape[0]} with {slices} slices of {len(devices) // slices} devices: the "
         "other axes would go across slices, whose network is many times slower. Fix: a multiple of "
         f"{slices}, such as mesh.data={slices} and mesh.fsdp={len(devices) // slices}.")
-  inside = (shape[0] // slices, *shape[1:])
+  of_slice = (shape[0] // slices, *shape[1:])
   try:
     if slices > 1:
-      grid = mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1, 1), devices,
+      grid = mesh_utils.create_hybrid_device_mesh(of_slice, (slices, 1, 1, 1), devices,
                                                   allow_split_physical_axes=True)
     else:
       grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)

@@ -4,14 +4,13 @@
   python -m jaxrl_llm.reporting.glossary rollout/
 
 A `*` in a name is a number or a part that the meaning explains. Your own estimator may log its own
-metrics: name them estimator/*.
+metrics: name them estimator/*, or say what they are by `register.metrics`.
 """
 
 import fnmatch
 import sys
 from typing import NamedTuple
 
-from jaxrl_llm import paper_table
 from jaxrl_llm.reporting.tables import markdown_table
 
 RATIO = 'objective/mismatch.md, "Metrics of the ratio"'
@@ -40,6 +39,7 @@ eval/length    | tokens | mean length of the greedy completions
 eval/truncated | share  | greedy completions that the length limit ended
 eval/unscored  | share  | greedy completions without a verdict
 eval/costly    | share  | greedy completions that are wrong because checking would take without end
+eval/unreadable | share | greedy completions that are wrong because the reward raises on them
 eval/component/* | 1    | a component of the rewards by its name, mean over kept greedy completions
 eval/avg@*_scored  | share | as eval/avg@*, of the samples with a verdict
 eval/pass@*_scored | share | as eval/pass@*, of the problems with a verdict
@@ -54,6 +54,7 @@ reward/mean          | 1     | the verifier's reward, mean over kept rows
 reward/correct       | share | correct rows, of the kept ones
 reward/unscored      | share | rows without a verdict, which are left out of the gradient
 reward/costly        | share | rows that are wrong because checking them would take without end
+reward/unreadable    | share | rows that are wrong because the reward raises on them alone
 reward/solve_all     | share | groups whose rows are all correct: they teach nothing
 reward/solve_none    | share | groups without a correct row: they teach nothing
 reward/component/*   | 1     | a component of the rewards by its name, mean over kept rows
@@ -149,23 +150,39 @@ time/share/verify      | share   | of time/iteration: verification
 time/share/update      | share   | of time/iteration: scores and updates
 time/share/evaluation  | share   | of time/iteration: held-out evaluation
 time/share/checkpoint  | share   | of time/iteration: checkpoints, also the best one's
-time/share/other       | share   | of time/iteration: writing of files and of the report
+time/share/report      | share   | of time/iteration: the report
+time/share/other       | share   | of time/iteration: writing of metrics and completions
 """)
 
 GLOSSARY = (*EVALUATIONS, *ROLLOUTS, *UPDATES, *MISMATCH, *TIMES)
 
 
+_OF_PLUGINS: dict[str, Entry] = {}  # by name
+
+
+def register(text: str) -> None:
+  """Enters the meanings of a plugin's metrics: lines `name | unit | meaning`, as `Entry`.
+
+  Raises:
+    ValueError: a line of another form, or a name that has another meaning already.
+  """
+  for line in text.strip().splitlines():
+    if line.count("|") != 2:
+      raise ValueError(f"metric {line.strip()!r}: `name | unit | meaning` was expected")
+  for metric in entries_of(text):
+    if any(other.name == metric.name and other != metric for other in all_entries()):
+      raise ValueError(f"metric {metric.name!r} has a meaning already. Fix: another name")
+    _OF_PLUGINS[metric.name] = metric
+
+
 def all_entries() -> tuple[Entry, ...]:
-  """Returns the entries of the package and of papers, which are imported."""
-  of_papers = (paper_table.load("metrics", prefix) for prefix in paper_table.names("metrics"))
-  return (*GLOSSARY, *(metric for paper in of_papers for metric in paper.METRICS))
+  """Returns the entries of loaded plugins and of the package."""
+  return (*_OF_PLUGINS.values(), *GLOSSARY)
 
 
 def entry(name: str) -> Entry | None:
   """Returns the entry of a metric, or None if there is none."""
-  paper = paper_table.load("metrics", name.split("/")[0])
-  entries = GLOSSARY if paper is None else (*paper.METRICS, *GLOSSARY)
-  return next((metric for metric in entries if fnmatch.fnmatchcase(name, metric.name)), None)
+  return next((metric for metric in all_entries() if fnmatch.fnmatchcase(name, metric.name)), None)
 
 
 def table(prefix: str = "") -> str:

@@ -28,7 +28,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from jaxrl_llm.fields import ConfigError, option
+from jaxrl_llm.fields import ConfigError, installing, option
 from jaxrl_llm.registry import METRIC_WRITERS, Choice
 from jaxrl_llm.store.files import write_atomically
 from jaxrl_llm.store.folders import is_bucket, path_of, put, remove
@@ -242,7 +242,7 @@ def _client(name: str):
   try:
     return importlib.import_module(name)
   except ImportError as error:
-    raise ConfigError(f"writer.name = {name!r}: {error}. Fix: pip install -e '.[{name}]', or "
+    raise ConfigError(f"writer.name = {name!r}: {error}. Fix: {installing(name)}, or "
                       "writer.name=tensorboard.") from error
 
 

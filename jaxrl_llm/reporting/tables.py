@@ -1,18 +1,13 @@
 """Tables in Markdown, and the summary of a run."""
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.reporting.reader import RunFolder
-from jaxrl_llm.store.files import write_atomically
 
 MISSING = "-"
-BEGIN, END = "<!-- written by ", ": begin -->"  # of the first line of a part
 HELDOUT = "held-out accuracy"
 
 
@@ -94,40 +89,6 @@ def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> 
   lines = ["| " + " | ".join(row) + " |" for row in padded]
   lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
   return "\n".join(lines) + "\n"
-
-
-def replace_part(path: str | os.PathLike, name: str, text: str) -> None:
-  """Writes a text between the markers of a page: `<!-- written by NAME: begin -->` and `: end -->`.
-
-  Raises:
-    ConfigError: the page does not have the two markers once each, in this order.
-  """
-  before, _, after = split(Path(path).read_text(), name, path)
-  write_atomically(path, f"{before}\n\n{text}\n{after}")
-
-
-def split(text: str, name: str, path: str | os.PathLike) -> tuple[str, str, str]:
-  """Returns the text before a part, its marker included, the part, and the text after it.
-
-  Args:
-    text: of a page.
-    path: of the page, for the error.
-
-  Raises:
-    ConfigError: the page does not have the two markers once each, in this order.
-  """
-  begin, end = markers(name)
-  if text.count(begin) != 1 or text.count(end) != 1 or text.index(end) < text.index(begin):
-    raise ConfigError(f"{path}: no place for the part written by {name}. Fix: the lines {begin} "
-                      f"and {end}, each once.")
-  before, remainder = text.split(begin)
-  part, after = remainder.split(end)
-  return before + begin, part, end + after
-
-
-def markers(name: str) -> tuple[str, str]:
-  """Returns the two lines between which a page has the part that `name` writes."""
-  return f"{BEGIN}{name}{END}", f"{BEGIN}{name}: end -->"
 
 
 def _cell(cell_value) -> str:

@@ -10,20 +10,20 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm import parallel
-from jaxrl_llm.models import Model, kv_cache
+from jaxrl_llm.models import Model, kv_cache, row_cache
 from jaxrl_llm.rollouts.next_token import Draw, row_keys, sample_token
 
 
 @struct.dataclass
 class ChunkInputs:
-  """The state of the rows in the S slots that a chunk reads, made on the host.
+  """The state of the S rows that a chunk decodes, made on the host.
 
   Attributes:
-    index: int32 scalar, the column that the first step writes.
     steps: int32 scalar, steps at most.
     quota: int32 scalar; the chunk ends early once this many rows have ended.
     token: [S] int32, the token that the first step feeds.
     position: [S] int32, position of that token in its row.
+    length: [S] int32, tokens before it in the row's own columns of the cache.
     left: [S] int32, tokens that may still follow it; 0 for an empty slot, and for a row that waits
       for an answer.
     owed: [S] int32, tokens that must come before a stop token may.
@@ -31,18 +31,22 @@ class ChunkInputs:
     given: [S, C] int32, tokens that follow `token` without being sampled; C is the chunk's size.
       None if every row is one turn.
     pending: [S] int32, number of given tokens, or None.
+    slots: [S] int32, the rows' places in the cache; None: all of its rows, in order.
+    columns: static, columns of the cache that are read without the kernel; no length exceeds it.
   """
 
-  index: Int[Array, ""]
   steps: Int[Array, ""]
   quota: Int[Array, ""]
   token: Int[Array, " S"]
   position: Int[Array, " S"]
+  length: Int[Array, " S"]
   left: Int[Array, " S"]
   owed: Int[Array, " S"]
   row_id: Int[Array, " S"]
   given: Int[Array, "S C"] | None = None
   pending: Int[Array, " S"] | None = None
+  slots: Int[Array, " S"] | None = None
+  columns: int = struct.field(pytree_node=False, default=0)
 
 
 @struct.dataclass
@@ -51,11 +55,13 @@ class Shared:
 
   Attributes:
     store: cache of M prompts.
-    rows: [M, G] int32, slots.
+    length: [M] int32, tokens of each.
+    rows: [M, G] int32, of the chunk's S rows.
     prompt, lane: [S] int32.
   """
 
-  store: kv_cache.KVCache
+  store: row_cache.RowCache
+  length: Int[Array, " M"]
   rows: Int[Array, "M G"]
   prompt: Int[Array, " S"]
   lane: Int[Array, " S"]
@@ -70,7 +76,7 @@ class Sampled:
     log_probs: [S, C] f32, nats; meaningless for given tokens.
     count: [S] int32.
     stopped: [S] bool, the slot's last token is a sampled stop token.
-    steps: int32 scalar, ring columns written.
+    steps: int32 scalar, steps taken.
   """
 
   tokens: Int[Array, "S C"]
@@ -82,7 +88,7 @@ class Sampled:
 
 @struct.dataclass
 class _Loop:
-  cache: kv_cache.KVCache
+  cache: kv_cache.KVCache | row_cache.RowCache
   token: Int[Array, " S"]
   live: Bool[Array, " S"]
   sampled: Sampled
@@ -98,6 +104,7 @@ class Decoder:
     stop_ids: tokens that end a row.
     forbid: whether stop tokens are forbidden while `ChunkInputs.owed` is above 0.
     mesh: None on one device.
+    kernel: whether steps read and write the cache itself (models/live_attention.py).
   """
 
   model: Model
@@ -105,8 +112,9 @@ class Decoder:
   stop_ids: tuple[int, ...]
   forbid: bool
   mesh: Mesh | None
+  kernel: bool = False
 
-  def lay(self, cache: kv_cache.KVCache) -> kv_cache.KVCache:
+  def lay(self, cache):
     """Divides the rows of a cache over the devices, and its heads over `tensor`."""
     return cache if self.mesh is None else jax.tree.map(self._lay_array, cache)
 
@@ -117,21 +125,46 @@ class Decoder:
     layout = parallel.spec(axes, x.shape, self.mesh)
     return lax.with_sharding_constraint(x, NamedSharding(self.mesh, layout))
 
-  def decode(self, params, cache: kv_cache.KVCache, shared: Shared | None, inputs: ChunkInputs,
-             draw: Draw, *, rules: frozenset[str]) -> tuple[kv_cache.KVCache, Sampled]:
+  def decode(self, params, cache: row_cache.RowCache, shared: Shared | None, inputs: ChunkInputs,
+             draw: Draw, *, rules: frozenset[str]) -> tuple[row_cache.RowCache, Sampled]:
     """Decodes a chunk: each step feeds each row's last token and samples the next.
+
+    Without the kernel, the steps read and write a copy of the rows' first columns, in which all
+    rows write the same slot; their new columns enter the cache at the end.
 
     Args:
       rules: static, the rules of `draw.sampling` that may be on, as in `next_token.sample_token`.
     """
+    if self.kernel:
+      return self._steps(params, cache, shared, inputs, draw, rules)
+    copied = self.lay(row_cache.window(cache, inputs.slots, inputs.length, inputs.position,
+                                       inputs.columns, self.chunk))
+    copied, sampled = self._steps(params, copied, shared, inputs, draw, rules)
+    new = row_cache.of_slots(copied, inputs.columns)
+    return jax.tree.map(lambda old, new: self._enter(old, new, inputs), cache, new), sampled
+
+  def _enter(self, old, new, inputs: ChunkInputs):
+    """Returns an array of the cache with a chunk's columns at the end of each row."""
+
+    def enter(old, new, length, *slots):
+      number = jnp.arange(len(length))
+      return row_cache.put(old, new, *slots or (number,), number, length, len(length))
+
+    if self.mesh is None:
+      slots = () if inputs.slots is None else (inputs.slots,)
+      return enter(old, new, inputs.length, *slots)
+    heads = ("rows", "kv_heads", None, None)
+    return parallel.Layout(self.mesh).by_shard(enter, (old, new, inputs.length),
+                                               (heads, heads, ("rows",)))
+
+  def _steps(self, params, cache, shared: Shared | None, inputs: ChunkInputs, draw: Draw,
+             rules: frozenset[str]):
     model, keys, head = self.model, row_keys(draw.key, inputs.row_id), self.model.head(params)
     stops = jnp.asarray(self.stop_ids, jnp.int32)
     is_stop = jnp.isin(jnp.arange(model.config.vocab_size), stops)
     started, turns = _count(inputs.left > 0), inputs.given is not None
-    cache = cache.replace(index=inputs.index)
-    cache = _forget(cache, inputs.position) if turns else cache
-    prefix = None if shared is None else kv_cache.prefix(shared.store, shared.rows, shared.prompt,
-                                                         shared.lane)
+    prefix = None if shared is None else row_cache.prefix(shared.store, shared.length, shared.rows,
+                                                          shared.prompt, shared.lane)
 
     def unfinished(loop: _Loop):
       live = _count(loop.live)
@@ -139,10 +172,12 @@ class Decoder:
 
     def step(loop: _Loop) -> _Loop:
       sampled, live = loop.sampled, loop.live
-      position = inputs.position + sampled.steps
+      position, cache = inputs.position + sampled.steps, loop.cache.replace(prefix=prefix)
+      if self.kernel:
+        cache = cache.replace(length=jnp.where(live, inputs.length + sampled.steps + 1, 0))
       hidden, cache = model.hidden(params, loop.token[:, None], position[:, None],
-                                   live[:, None].astype(jnp.int32),
-                                   cache=loop.cache.replace(prefix=prefix))
+                                   live[:, None].astype(jnp.int32), cache=cache)
+      cache = cache.replace(prefix=None, **({"length": None} if self.kernel else {}))
       forbidden = (sampled.steps < inputs.owed)[:, None] & is_stop if self.forbid else None
       token, log_prob = sample_token(hidden[:, 0], head, (keys, position + 1), draw.sampling,
                                      forbidden, rules=rules)
@@ -152,7 +187,7 @@ class Decoder:
         token, stop = jnp.where(forced, inputs.given[:, sampled.steps], token), stop & ~forced
       sampled = _append(sampled, token, log_prob, live, stop)
       live = live & ~stop & (sampled.steps < inputs.left)
-      return _Loop(self.lay(cache.replace(prefix=None)), token, live, sampled)
+      return _Loop(self.lay(cache), token, live, sampled)
 
     begin = _Loop(cache, inputs.token, inputs.left > 0, self._nothing(len(inputs.token)))
     end = lax.while_loop(unfinished, step, begin)
@@ -176,11 +211,3 @@ def _append(sampled: Sampled, token, log_prob, live, stop) -> Sampled:
 
   return Sampled(put(sampled.tokens, token), put(sampled.log_probs, log_prob), sampled.count + live,
                  sampled.stopped | stop, sampled.steps + 1)
-
-
-def _forget(cache: kv_cache.KVCache, position) -> kv_cache.KVCache:
-  """Marks as empty every cache entry at or after the token that each row feeds next.
-
-  Such entries are of tokens that were sampled after the end of a turn and dropped.
-  """
-  return cache.replace(segments=jnp.where(cache.positions >= position[:, None], 0, cache.segments))

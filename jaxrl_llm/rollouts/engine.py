@@ -1,7 +1,7 @@
 """Generation with rows that come and go: a host loop over compiled chunks of decode steps.
 
 Rows are queued and take the slots of a fixed batch. Between two chunks, queued rows take the slots
-of ended ones; once the queue is empty, the rows that are left move into a smaller batch. The noise
+of ended ones; once the queue is empty, the rows that are left decode in a smaller batch. The noise
 of a token is a function of (key, row_id, position) only, so none of this changes a token beyond
 rounding: `run` samples what `sampler.generate` samples.
 
@@ -10,7 +10,7 @@ through the row's cache one by one, in the same chunks in which other rows sampl
 
   rollout_table.py    state of each completion on the host, and when it continues or ends
   turns.py    an environment ends turns and answers them in threads; changes the table only
-  ring.py    slots and cache on the device; reads the table
+  slots.py    slots and cache on the device; reads the table
   decoding.py, chunk.py, sizes.py    the compiled programs, and their sizes
   hand_over.py    the sampler's copy of the weights
   engines.py    an engine for each device
@@ -29,9 +29,9 @@ from jaxrl_llm.rollouts.chunk import Sampled
 from jaxrl_llm.rollouts.environment import Environment
 from jaxrl_llm.rollouts.in_flight import InFlight, Unfinished
 from jaxrl_llm.rollouts.next_token import Draw
-from jaxrl_llm.rollouts.ring import Ring
 from jaxrl_llm.rollouts.rollout_table import RolloutTable, Stats
 from jaxrl_llm.rollouts.sizes import EngineConfig, programs
+from jaxrl_llm.rollouts.slots import Slots
 from jaxrl_llm.rollouts.turns import Turns
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Rollout, Sampling
 
@@ -78,7 +78,7 @@ def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, mod
   settings = {"max_turns": max_turns, "max_turn_tokens": max_turn_tokens,
               "tool_workers": tool_workers, "tool_chunks": tool_chunks}
   table = _make_table(prompts, max_new, cfg, mesh, (environment, settings))
-  _decode(table, Ring(table, params, Draw(key, sampling), model=model, cfg=cfg, mesh=mesh),
+  _decode(table, Slots(table, params, Draw(key, sampling), model=model, cfg=cfg, mesh=mesh),
           environment, settings)
   return _on_devices(_assemble(table, np.arange(len(table.limit))), mesh), table.stats
 
@@ -102,7 +102,7 @@ def run_on(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, in_
   settings = turns.UNSET | settings
   table = _make_table(prompts, None, cfg, mesh, (environment, settings))
   table.resume(in_flight.begun, in_flight.step)
-  _decode(table, Ring(table, params, Draw(key, sampling), model=model, cfg=cfg, mesh=mesh),
+  _decode(table, Slots(table, params, Draw(key, sampling), model=model, cfg=cfg, mesh=mesh),
           environment, settings, in_flight.groups)
   finished_groups = np.flatnonzero(table.ended_groups(cfg.group_size))[:in_flight.groups]
   returned = np.isin(np.arange(len(table.limit)) // cfg.group_size, finished_groups)
@@ -126,20 +126,20 @@ def _make_table(prompts: PromptBatch, max_new, cfg: EngineConfig, mesh: Mesh | N
               settings["max_turn_tokens"])
 
 
-def _decode(table: RolloutTable, ring: Ring, environment: Environment | None, settings: dict,
+def _decode(table: RolloutTable, slots: Slots, environment: Environment | None, settings: dict,
             groups: int | None = None) -> None:
   """Decodes until `groups` groups have ended; None: until all rows have."""
   pending_turns = None
   if environment is not None:
     pending_turns = Turns(environment, table, settings["tool_workers"], settings["tool_chunks"],
-                          ring.vocab_size)
+                          slots.vocab_size)
   try:
-    while not (groups and table.ended_groups(ring.cfg.group_size).sum() >= groups) and ring.admit():
+    size = slots.cfg.group_size
+    while not (groups and table.ended_groups(size).sum() >= groups) and slots.admit():
       if pending_turns:
         pending_turns.collect()
       if table.active().any():
-        ring.fit()
-        _record_chunk(table, pending_turns, *ring.decode())
+        _record_chunk(table, pending_turns, *slots.decode())
     if pending_turns:
       pending_turns.collect_all()
   finally:
@@ -152,7 +152,7 @@ def _record_chunk(table: RolloutTable, pending_turns: Turns | None, row: np.ndar
   """Adds a chunk to the table, cuts turns that are over, and ends finished rows.
 
   Args:
-    row: [S], the row of each slot.
+    row: [S], the row of each slot that took part.
   """
   for slot in np.flatnonzero(sampled.count):
     r, count = row[slot], sampled.count[slot]

@@ -1,6 +1,6 @@
 """Host-side state of each completion, and when it continues or ends.
 
-Plain numpy. The device's side (ring.py) reads which rows continue and from where; the tokens that
+Plain numpy. The device's side (slots.py) reads which rows continue and from where; the tokens that
 it samples are added here. Turns (turns.py) are cut here and continued here with the ids that an
 environment inserts.
 """
@@ -33,8 +33,7 @@ class Stats:
     cache_bytes_held: bytes of the largest cache, shared prompts included.
     chunks: calls of the decode program.
     dropped_tokens: tokens sampled after the end of a turn.
-    replayed_steps: slot-steps that fed again tokens that the cache had lost, see
-      `RolloutTable.rewind`, or that another run had sampled.
+    replayed_steps: slot-steps that fed again tokens that another run had sampled.
     tool_calls: steps of the environment.
     tool_seconds: sum of their wall-clock times, in seconds.
   """
@@ -80,7 +79,7 @@ class RolloutTable:
     count: [B], completion tokens.
     cursor: [B], completion tokens up to and including the one that the next decode step feeds; 0
       where it feeds the prompt's last token. Later tokens are pending: an environment inserted
-      them, or the cache lost them, so they are fed as they are and not sampled.
+      them, or another run sampled them, so they are fed as they are and not sampled.
     reason: [B], STOP_* of `types`, or NOT_ENDED.
     void: [B] bool, as in `types.Rollout`.
     turn: [B], the current turn, from 1.
@@ -106,7 +105,6 @@ class RolloutTable:
     self.turn, self.begin = np.ones(rows, int), np.zeros(rows, int)
     self.checked = np.zeros(rows, int)
     self.waiting, self.admitted, self.stats = np.zeros(rows, bool), 0, Stats()
-    self._lost = np.zeros(rows, int)  # tokens to feed again, not yet counted as replayed
     self._resumed = np.zeros(rows, int)  # tokens that another run sampled
 
   def resume(self, begun, step: int) -> None:
@@ -203,22 +201,6 @@ class RolloutTable:
     """Records why the row ended. Its slot is free from now on."""
     self.reason[row] = reason
 
-  def rewind(self, row: int) -> None:
-    """Makes all completion tokens of the row pending, because its cache is lost.
-
-    Counts the steps that the row takes again. For a row that waits this happens when it continues:
-    if it ends instead, it never takes them.
-    """
-    self._lost[row] += max(0, self.cursor[row] - self._resumed[row])
-    self.cursor[row] = 0
-    if not self.waiting[row]:
-      self._count_replay(row)
-
-  def _count_replay(self, row: int) -> None:
-    self.stats.replayed_steps += int(self._lost[row])
-    self.stats.useful_steps -= int(self._lost[row])
-    self._lost[row] = 0
-
   # Turns.
 
   def turn_ids(self, row: int) -> list[int]:
@@ -259,9 +241,7 @@ class RolloutTable:
     if fits:
       self.begin[row], self.checked[row] = self.count[row], 0
       self.turn[row] += 1
-    if fits and self.count[row] < self.limit[row]:
-      self._count_replay(row)
-    else:
+    if not fits or self.count[row] >= self.limit[row]:
       self.end(row, STOP_LENGTH)
 
   def _insert(self, row: int, ids) -> bool:

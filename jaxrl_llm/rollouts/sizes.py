@@ -8,9 +8,11 @@ from jax.sharding import Mesh
 from jaxrl_llm import parallel
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.models import live_attention
+from jaxrl_llm.rollouts import decode_attention
 from jaxrl_llm.types import PromptBatch
 
-SMALLEST = 8  # compaction ends at slots / SMALLEST rows
+SMALLEST = 8  # the smallest batch has slots / SMALLEST rows
 PIECES = 4  # parts of a wave of long prompts, sorted by length
 LONG = 256  # tokens; waves of shorter prompts are not split
 TILE = 128  # columns; a TPU updates a cache in place if its columns are a multiple of this
@@ -21,21 +23,23 @@ class EngineConfig(SamplerConfig):
   """Sizes and rules of `engine.run`.
 
   Only the fields `min_new_tokens`, `stop_ids` and `max_new_tokens` change what is sampled. The
-  fields of `SamplerConfig` mean the same here; `window` counts columns of the cache's ring.
+  fields of `SamplerConfig` mean the same here; `window` is the step by which the columns that a
+  chunk reads grow with the longest row.
 
   Attributes:
     slots: rows decoded at the same time; a smaller batch of rows uses fewer.
     chunk: decode steps per call of the compiled program, at most.
     refill: queued rows take the slots of ended rows between two chunks. False: all rows in flight
       end before others begin.
-    compact: sizes per halving of the batch, to which rows are gathered once the queue is empty. 1:
-      the half; 2: three quarters and the half; 0: the batch keeps its size. Each size compiles
-      separate programs.
+    compact: sizes per halving of the batch, in which the rows that are left decode once the queue is
+      empty. 1: the half; 2: three quarters and the half; 0: the batch keeps its size, as it always
+      does where several devices divide the rows. Each size compiles separate programs.
     quota: while rows are queued, a chunk ends early once this many rows have ended; 0: a sixteenth
       of the slots.
     shared_prefix: keep a prompt's cache once and let all rows of its group attend to it, instead of
       copying it to each row. A group is queued until a place for its prompt is free (see
       `prompt_places`). For one device only; see `engines.run` for several.
+    attention: how a step reads the cache, see decode_attention.py.
   """
 
   slots: int = 64
@@ -44,20 +48,24 @@ class EngineConfig(SamplerConfig):
   compact: int = 1
   quota: int = 0
   shared_prefix: bool = False
+  attention: str = decode_attention.AUTO
 
 
 def batch_sizes(cfg: EngineConfig, rows: int, shards: int = 1) -> list[int]:
   """Returns the batches in which `rows` rows may be decoded, largest first.
 
-  Each divides over `shards` devices.
+  One only where several devices divide the rows: gathering rows of all devices would fetch whole
+  caches, more than a device holds.
   """
   first = min(cfg.slots, -(-rows // shards) * shards)
+  if shards > 1 or cfg.attention == decode_attention.KERNEL:  # the kernel passes over empty slots
+    return [first]
   finer, sizes, power = 2 * cfg.compact, set(), 1 << (first - 1).bit_length()
   while cfg.compact and power * SMALLEST >= first:
     sizes |= {power - power * k // finer for k in range(cfg.compact)}
     power //= 2
   smaller = sorted((size for size in sizes if first / SMALLEST <= size < first), reverse=True)
-  return [first, *(size for size in smaller if size % shards == 0)]
+  return [first, *smaller]
 
 
 def prompt_places(cfg: EngineConfig, rows: int) -> int:
@@ -91,45 +99,52 @@ def prefill_groups(cfg: EngineConfig, rows: int, width: int, devices: int = 1) -
   return wave, min(wave, -(-wave // (PIECES * devices)) * devices)
 
 
-def ring_sizes(cfg: EngineConfig, rows: int, max_turns: int = 0) -> list[int]:
-  """Returns the sizes of the cache's ring, in columns, smallest first.
-
-  The ring must hold the longest row, plus up to chunk - 1 columns because a row may be admitted
-  while older ones decode. A row that waits for a tool also spans what other rows write meanwhile:
-  each further turn adds two chunks for that, up to the length of a row. The last size is a multiple
-  of TILE if the window is one and the ring is not shorter.
+def columns(cfg: EngineConfig, width: int) -> int:
+  """Returns the columns of the engine's cache: a row's longest, and a chunk that follows it, or, for
+  the kernel, whole blocks.
 
   Args:
-    max_turns: turns of a row at most; 0 without an environment.
+    width: columns of the prompts.
   """
-  columns = cfg.max_new_tokens
-  if max_turns or (cfg.refill and rows > cfg.slots):
-    columns += cfg.chunk - 1
-  columns += min(2 * cfg.chunk * max(max_turns - 1, 0), cfg.max_new_tokens)
-  if cfg.window % TILE == 0 and columns > TILE:
-    columns = -(-columns // TILE) * TILE
-  return [min(size, columns) for size in range(cfg.window, columns + cfg.window, cfg.window)]
+  longest = own_prompt(cfg, width) + cfg.max_new_tokens
+  if cfg.attention != decode_attention.KERNEL:
+    return longest + cfg.chunk
+  block = live_attention.block_of(longest)
+  return -(-longest // block) * block
 
 
-def programs(cfg: EngineConfig, rows: int, shards: int = 1, max_turns: int = 0,
-             prompt_width: int = 0) -> int:
+def own_prompt(cfg: EngineConfig, width: int) -> int:
+  """Returns the columns that a row has for its prompt: none where prompts are shared."""
+  return 0 if cfg.shared_prefix else width
+
+
+def windows(cfg: EngineConfig, width: int) -> list[int]:
+  """Returns how many columns a chunk may copy and read, smallest first: those of all prompts, and
+  so many windows more. No row that goes on has max_new_tokens columns of its completion. The kernel
+  has one program for all.
+  """
+  if cfg.attention == decode_attention.KERNEL:
+    return [columns(cfg, width)]
+  first = own_prompt(cfg, width)
+  last = first + cfg.max_new_tokens
+  return [min(size, last) for size in range(first, last - 1 + cfg.window, cfg.window)]
+
+
+def programs(cfg: EngineConfig, rows: int, shards: int = 1, prompt_width: int = 0) -> int:
   """Returns how many programs runs of `rows` rows compile at most, whatever the temperature and the
   values of the rules that are on; each other set of rules compiles S W (decode) more.
 
-    3 (decode_params, empty) + P (prefill) + P W (admit) + S W (decode) + S (3 W - 2) (shift)
-      + (S - 1) W (take)
+    3 (decode_params, empty) + P (prefill) + P (admit) + S W (decode)
 
-  with S batch sizes, W ring sizes and P prompt widths, for one dtype. `empty` makes the cache and
-  the store of shared prompts. Ring and batch change by one size at a time.
+  with S batch sizes, W windows and P prompt widths, for one dtype. `empty` makes the cache and the
+  store of shared prompts.
 
   Args:
-    max_turns: as in `ring_sizes`.
     prompt_width: columns of the prompts.
   """
-  sizes, rings = len(batch_sizes(cfg, rows, shards)), len(ring_sizes(cfg, rows, max_turns))
   widths = 1 if cfg.shared_prefix else len(prompt_widths(prompt_width))
-  return (3 + widths + widths * rings + sizes * rings + sizes * (3 * rings - 2)
-          + (sizes - 1) * rings)
+  decode = len(batch_sizes(cfg, rows, shards)) * len(windows(cfg, prompt_width))
+  return 3 + 2 * widths + decode
 
 
 def shards(mesh: Mesh | None) -> int:

@@ -1,13 +1,12 @@
 """Turns of a row: an environment ends them, and answers in threads while other rows continue.
 
 The end of a turn is found between two chunks, so a row may have sampled some tokens too many. They
-are dropped from the table, and their entries in the cache are forgotten once the row continues
-(`chunk._forget`). The noise of a token depends on its position only, so chunks of one step would
-have sampled the same tokens.
+are dropped from the table, and the row's next tokens overwrite their columns in the cache. The
+noise of a token depends on its position only, so chunks of one step would have sampled the same
+tokens.
 
-The moment at which an answer is entered decides which rows share a chunk and where in the ring a
-row lies. Sums are then rounded in another order, and log-probs of two runs may differ in the last
-bit. If answers are entered after a given number of chunks instead, two runs agree bit for bit.
+The moment at which an answer is entered decides which rows share a chunk, and its size. Sums are
+then rounded in another order, and log-probs of two runs may differ in the last bit. If answers are entered after a given number of chunks instead, two runs agree bit for bit.
 """
 
 import concurrent.futures

@@ -3,7 +3,8 @@
 import math
 from pathlib import Path
 
-from jaxrl_llm.build.best_checks import parsed, unknown
+from jaxrl_llm.config import CheckpointConfig
+from jaxrl_llm.config.evaluation import unlogged
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import checkpoints, folders
 from jaxrl_llm.store.checkpoints import BEST
@@ -18,7 +19,7 @@ class Best:
   decides as if nothing had interrupted it.
 
   Args:
-    metric: `checkpoint.best`.
+    checkpoint: section of the config.
     patience: `evaluation.patience`.
     directory: directory of the run.
 
@@ -26,9 +27,10 @@ class Best:
     iteration: of the best evaluation; None: there was none.
   """
 
-  def __init__(self, metric: str, patience: int, directory: Path):
-    self._directory, self._metric, self._patience = folders.path_of(directory), metric, patience
-    self._name, self._sign = parsed(metric)
+  def __init__(self, checkpoint: CheckpointConfig, patience: int, directory: Path):
+    self._directory, self._patience = folders.path_of(directory), patience
+    self._metric, self._name = checkpoint.best, checkpoint.best_metric
+    self._sign = -1 if checkpoint.best.startswith("-") else 1
     self._forget()
 
   def _forget(self) -> None:
@@ -69,7 +71,7 @@ class Best:
     """
     missing = self._name is not None and self._name not in metrics
     if missing and not iteration and metrics.get("eval/unscored") != 1:
-      raise unknown(self._metric, self._patience, sorted(metrics))
+      raise unlogged(self._metric, self._patience, sorted(metrics))
     if self._judge(iteration, metrics):
       tree = {"train": {"params": params}}  # where `saved.restore_start` looks for them
       checkpoints.save_params(self._directory / BEST / str(iteration), tree)

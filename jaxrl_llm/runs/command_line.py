@@ -15,7 +15,7 @@ from typing import NoReturn
 from absl import app, flags, logging
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.parallel import kept_programs, processes
+from jaxrl_llm.parallel import processes
 from jaxrl_llm.runs.command_flags import check, described, parse
 from jaxrl_llm.store import cache
 from jaxrl_llm.store.signals import Terminated
@@ -30,6 +30,7 @@ _WAIT = flags.DEFINE_float("wait_for_processes", 300.0,
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
 # The exit status of a run which ended before its last iteration, and would again.
 ENDED_EARLY = 3
+EXHAUSTED = "RESOURCE_EXHAUSTED"  # JAX's status where memory is
 NO_BACKEND = "Unable to initialize backend"  # of JAX, followed by the reason
 
 
@@ -56,7 +57,6 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
     logging.set_verbosity(logging.WARNING)
     logging.get_absl_logger().addFilter(_no_repetition)
     cache.keep_programs()
-    kept_programs.keep_in(cache.kept_folder())
     if multi_process:
       processes.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _WAIT.value)
     with _exits_named():
@@ -84,6 +84,12 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
       sys.exit(f"error: JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}, "
                f"XLA_FLAGS={os.environ.get('XLA_FLAGS', '')}: {' '.join(str(error).split())}. "
                "Fix: these variables, or the installation of JAX for the device.")
+    if isinstance(error, MemoryError) or EXHAUSTED in str(error):
+      _silence_threads()
+      print(f"error: out of memory: {' '.join(str(error).split())[:300]}. Fix: smaller sizes of "
+            "model, rollout or batches; experiments/plan.py counts what a run needs.",
+            file=sys.stderr)
+      _exit(1, "it is out of memory")
     if processes.count() == 1:
       raise
     traceback.print_exc()

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, pooled_metrics, verify_batch
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Params
+from jaxrl_llm.wiring.loop import RolloutSource
 
 MIXED, ALL_RIGHT, ALL_WRONG, UNSCORED = range(4)
 

@@ -7,20 +7,19 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.best_checks import metric_names
-from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.learner import Learner
-from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.config import EvaluationConfig
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting.metrics_at_k import pass_at_k
 from jaxrl_llm.rollouts.next_token import Draw
-from jaxrl_llm.runs.records import component_means, costly, everywhere, row_facts
+from jaxrl_llm.runs.records import component_means, everywhere, row_facts, uncompared
 from jaxrl_llm.runs.rollout_batch import by_row, iteration_key, prompt_batch
 from jaxrl_llm.runs.verdicts import verify
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
+from jaxrl_llm.wiring.learner import Learner
+from jaxrl_llm.wiring.sampler import Sampler
 
-__all__ = ["Evaluation", "evaluate", "metric_names", "pass_at_k", "sample_rows", "sampled_metrics",
+__all__ = ["Evaluation", "evaluate", "pass_at_k", "sample_rows", "sampled_metrics",
            "samples"]
 
 # Folded into the key, so that evaluation rows do not reuse the noise of rollout rows with the same
@@ -60,7 +59,7 @@ def evaluate(heldout: EvaluationSet, sampler: Sampler, params: Params, *,
                      piece=piece or heldout.rollout.rows, problems=problems)
   local_verdicts = verify(heldout.task, sampler.environment, heldout.rollout, problems, host)
   verdicts, rows = everywhere(local_verdicts, row_facts(host))
-  metrics = component_means("eval", verdicts) | costly("eval", verdicts) | {
+  metrics = component_means("eval", verdicts) | uncompared("eval", verdicts) | {
       "eval/accuracy": float(np.mean(verdicts.correct)),
       "eval/accuracy_scored": _mean(verdicts.correct[verdicts.keep]),
       "eval/length": float(np.mean(rows.new)),

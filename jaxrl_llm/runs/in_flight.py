@@ -13,10 +13,10 @@ import jax
 import numpy as np
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.rollouts.in_flight import InFlight, Unfinished
 from jaxrl_llm.runs.rollout_batch import Dispatched, by_row, iteration_key, prompt_batch
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout
+from jaxrl_llm.wiring.loop import RolloutSource
 
 
 def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int,

@@ -5,9 +5,6 @@ from typing import NamedTuple
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.learner import Learner
-from jaxrl_llm.build.loop import Loop, RolloutSource
-from jaxrl_llm.build.scoring import INTERPOLATED, score_rollout
 from jaxrl_llm.runs import in_flight
 from jaxrl_llm.runs.dynamic_sampling import sample_batch
 from jaxrl_llm.runs.overlap import Ahead
@@ -15,7 +12,6 @@ from jaxrl_llm.runs.records import DeviceMetrics, Records, batch_values
 from jaxrl_llm.runs.rewards import reward_parts, trained_rewards
 from jaxrl_llm.runs.rollout_batch import (
   Dispatched,
-  RolloutBatch,
   ScoredBatch,
   dispatch,
   verify_batch,
@@ -25,6 +21,9 @@ from jaxrl_llm.training.columns import BASE, CURRENT, REFERENCE, TEACHER
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.transforms import PhaseInputs
 from jaxrl_llm.types import Params, TrainBatch, TrainState
+from jaxrl_llm.wiring.learner import Learner
+from jaxrl_llm.wiring.loop import Loop, RolloutSource
+from jaxrl_llm.wiring.scoring import INTERPOLATED, score_rollout
 
 
 class Iteration(NamedTuple):
@@ -68,14 +67,14 @@ class Policies(NamedTuple):
   Attributes:
     current: at the start of the updates.
     sampling: the policy of this batch's sampler; the same object as `current` without staleness.
-    following: the policy that samples the next batch ahead; None where nothing does.
+    next_sampling: the policy that samples the next batch ahead; None where nothing does.
     base: the current ones without adapters; None where nothing reads them.
     reference: the KL reference; None where nothing reads it.
   """
 
   current: Policy
   sampling: Policy
-  following: Policy | None
+  next_sampling: Policy | None
   base: Params | None
   reference: Params | None
 
@@ -98,8 +97,8 @@ def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
   """
   learner, next_run = loop.learner, run.with_new_snapshot() if run.stale else run
   with records.updating(run, iteration) as updated:
-    following = next_run if ahead is not None and iteration < loop.schedule.iterations else None
-    policies = _policies(learner, run, following, reference)
+    samples_ahead = ahead is not None and iteration < loop.schedule.iterations
+    policies = _policies(learner, run, next_run if samples_ahead else None, reference)
     sampled = sample(loop.source, policies, run, ahead)  # starts generation
     scores = score(learner, policies, sampled)  # starts anchor, reference and value passes
     batch = verify_batch(loop.source, sampled)  # waits for completions, grades them
@@ -118,12 +117,12 @@ def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
   return Iteration(run, metrics, values, rows)
 
 
-def _policies(learner: Learner, run: RunState, following: RunState | None,
+def _policies(learner: Learner, run: RunState, next_run: RunState | None,
               reference: Params | None) -> Policies:
-  """Returns the policies of an iteration; `following`: state that samples the next batch."""
+  """Returns the policies of an iteration; `next_run`: the state that samples the next batch."""
   current = _policy(learner, run.state)
   sampling = _policy(learner, run.sampling_state()) if run.stale else current
-  ahead = None if following is None else _policy(learner, following.sampling_state())
+  ahead = None if next_run is None else _policy(learner, next_run.sampling_state())
   base = None if learner.base is None else learner.base(run.state)
   return Policies(current, sampling, ahead, base, reference)
 
@@ -133,8 +132,8 @@ def _policy(learner: Learner, state: TrainState) -> Policy:
 
 
 def sample(source: RolloutSource, policies: Policies, run: RunState,
-           ahead: Ahead | None) -> Dispatched | RolloutBatch:
-  """Starts sampling the batch at the run's cursor; returns it finished and verified if it was
+           ahead: Ahead | None) -> Dispatched:
+  """Starts sampling the batch at the run's cursor; it is finished and verified on return if it was
   sampled ahead or if dynamic sampling is on.
   """
   policy, cursor = policies.sampling, run.cursor
@@ -143,23 +142,23 @@ def sample(source: RolloutSource, policies: Policies, run: RunState,
                               run.unfinished)
   if ahead is not None:
     batch = ahead.take(policy.params, policy.step, cursor)
-    if policies.following is not None:
-      ahead.begin(policies.following.params, policies.following.step, batch.cursor)
-    return batch
+    if policies.next_sampling is not None:
+      ahead.begin(policies.next_sampling.params, policies.next_sampling.step, batch.cursor)
+    return Dispatched.of_batch(batch)
   if source.max_draws:
-    return sample_batch(source, policy.params, policy.step, cursor)
+    return Dispatched.of_batch(sample_batch(source, policy.params, policy.step, cursor))
   return dispatch(source, source.sampler.prepare(policy.params), policy.step, cursor)
 
 
-def score(learner: Learner, policies: Policies, sampled: Dispatched | RolloutBatch) -> Scores:
+def score(learner: Learner, policies: Policies, sampled: Dispatched) -> Scores:
   """Dispatches the scoring passes that the update reads; see `score_rollout`."""
   # In flight, other policies sampled a part of the tokens.
-  same = policies.sampling is policies.current and not learner.updates.in_flight
+  on_policy = policies.sampling is policies.current and not learner.updates.in_flight
   parameters = {CURRENT: policies.current.params, BASE: policies.base,
                 REFERENCE: policies.reference}
   if learner.scoring.teachers is not None:
     parameters[TEACHER] = learner.scoring.teachers.of(sampled.problems)
-  scores = score_rollout(learner.scoring, parameters, sampled.rollout, own=same,
+  scores = score_rollout(learner.scoring, parameters, sampled.rollout, on_policy=on_policy,
                          packing=learner.packing(sampled.rollout))
   interpolated = learner.scoring.anchor == INTERPOLATED
   return scores.replace(step=policies.current.step) if interpolated else scores
@@ -176,11 +175,11 @@ def phase_inputs(learner: Learner, scored: ScoredBatch, reward: float) -> PhaseI
 
 
 def weigh(learner: Learner, inputs: PhaseInputs,
-           sampling: Policy) -> tuple[list[TrainBatch], dict]:
+          sampling: Policy) -> tuple[list[TrainBatch], dict]:
   """Returns (optimizer batches with advantages and weights, metrics)."""
-  batches, metrics = learner.batches(*inputs[:4])
+  batches, metrics = learner.batches(inputs.rollout, inputs.rewards, inputs.keep, inputs.scores)
   scoring = learner.scoring
-  if scoring.meter is not None and inputs.scores.own is None:
+  if scoring.meter is not None and inputs.scores.metered is None:
     rollout = inputs.rollout
     if learner.updates.in_flight:  # the tokens of this policy only
       rollout = rollout.replace(mask=rollout.mask & (rollout.policy_step == sampling.step))

@@ -11,11 +11,8 @@ import jax
 from tqdm import tqdm
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import evaluation_sets
-from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.loop import Loop, RolloutSource
-from jaxrl_llm.build.warm_start import progress
 from jaxrl_llm.config import RolloutFilesConfig
+from jaxrl_llm.config.evaluation import set_metric
 from jaxrl_llm.fields import PluginError
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting import summary, writers
@@ -35,6 +32,9 @@ from jaxrl_llm.store.checkpoints import Checkpoints
 from jaxrl_llm.store.signals import Signals, Terminated
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params, merge_metrics
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
+from jaxrl_llm.wiring.loop import Loop, RolloutSource
+from jaxrl_llm.wiring.warm_start import progress
 
 merged_metrics = jax.jit(merge_metrics)
 LEAST_ESS = 0.1  # of ratio/ess; below it, fewer than one in ten completions carries the update
@@ -74,10 +74,17 @@ class Outputs(NamedTuple):
 
 
 class Line(NamedTuple):
-  """An iteration's metrics before they are written; see `Iteration`."""
+  """An iteration's metrics before they are written; see `Iteration`.
+
+  Attributes:
+    merged: of all steps and of the batch. The program that merges them was dispatched right behind
+      the iteration's updates: behind those of the next one, whoever reads the line would wait for
+      these too.
+  """
 
   iteration: int
   metrics: DeviceMetrics
+  merged: dict
   values: dict[str, float]
 
 
@@ -142,15 +149,18 @@ class RunRecords(Records):
     """
     phases = self._phases
     rows = super().write(iteration, scored, metrics, values)
+    merged = {**merged_metrics(metrics.steps), **metrics.batch}
     phases.iterated(values)
     if self._pending is not None:
       self._write_pending()
+      phases.lap("other")
       self._outputs.progress.first_report()
+      phases.lap("report")
     lock.check(self._outputs.directory)
     write_rollouts(self._outputs.directory, iteration, rows, self._schedule.rollouts,
                    self._loop.source)
     phases.lap("other")
-    self._pending = Line(iteration, metrics, dict(values))
+    self._pending = Line(iteration, metrics, merged, dict(values))
     return rows
 
   def evaluate_and_save(self, iteration: int, run: RunState) -> None:
@@ -215,7 +225,7 @@ class RunRecords(Records):
       metrics |= evaluation.metrics
       metrics |= evaluate.sampled_metrics(heldout, sampler, params, iteration,
                                           self._schedule.evaluation)
-    accuracy = metrics[evaluation_sets.named(sets[0].name, "eval/accuracy")]
+    accuracy = metrics[set_metric(sets[0].name, "eval/accuracy")]
     return Evaluated(params, greedy[0], metrics, accuracy)
 
   def _note(self, run: RunState, iteration: int, evaluated: Evaluated) -> None:
@@ -223,7 +233,7 @@ class RunRecords(Records):
     self._outputs.best.update(iteration, evaluated.metrics, run.state.params)
     self._phases.lap("checkpoint")
     self._outputs.progress.evaluated(iteration, evaluated.params, evaluated.greedy)
-    self._phases.lap("other")
+    self._phases.lap("report")
 
   def _write_pending(self) -> None:
     if self._pending is not None:
@@ -273,13 +283,13 @@ def write_line(outputs: Outputs, line: Line) -> None:
     NonFiniteError: a loss or gradient is not finite. The line is written first.
   """
   lock.check(outputs.directory)
-  steps, batch, phases = line.metrics
+  steps, _, phases = line.metrics
   values = dict(line.values)
   for name, phase_steps in phases.items():
     values |= {f"{name}/loss": float(metrics["loss/total"].total) for metrics in phase_steps}
   losses = parallel.gather_host([(step["loss/total"].total, step["optimizer/grad_norm"].total)
                                  for step in steps])
-  merged = summary.summarize(parallel.gather_host({**merged_metrics(steps), **batch}))
+  merged = summary.summarize(parallel.gather_host(line.merged))
   outputs.checkpoints.finish()
   outputs.writer.write(line.iteration, values | merged)
   warn_of_few(merged, line.iteration, outputs.warned)

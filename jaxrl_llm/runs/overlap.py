@@ -13,17 +13,17 @@ import time
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.runs.dynamic_sampling import sample_batch
 from jaxrl_llm.runs.rollout_batch import Dispatched, RolloutBatch, dispatch, verify_batch
 from jaxrl_llm.types import Params
+from jaxrl_llm.wiring.loop import RolloutSource
 
 
 class Ahead:
   """Samples at most one batch ahead. A context manager for one run, called from one thread.
 
   Prompts, sampling, tools and verification run in the batch's own thread. It launches no program
-  with collectives on devices that train while the caller's thread may: see `device_checks.check`.
+  with collectives on devices that train while the caller's thread may: see `divisions.check`.
   Evaluations and checkpoints may run at the same time.
   """
 

@@ -13,10 +13,10 @@ import jax
 
 from jaxrl_llm.store import folders
 
-# In the order of an iteration. `other` is the writing of files and of the report.
-PHASES = ("rollout", "verify", "update", "evaluation", "checkpoint", "other")
+# In the order of an iteration. `other` is the writing of metrics and completions.
+PHASES = ("rollout", "verify", "update", "evaluation", "checkpoint", "report", "other")
 # Tokens per second leave these out: they should not depend on how often a run evaluates or saves.
-BETWEEN = ("evaluation", "checkpoint", "other")
+BETWEEN = ("evaluation", "checkpoint", "report")
 GIB = 2**30
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.loop import Loop
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting import html, reader, strips, tables, writers
 from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.evaluate import Evaluation
 from jaxrl_llm.types import Params
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
+from jaxrl_llm.wiring.loop import Loop
 
 SAMPLES = 12  # held-out completions shown in the report
 SPACING = 20  # durations of a refresh between two of them, so that they take 5 % of the time

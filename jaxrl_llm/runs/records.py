@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting.writers import DIGITS, plain
 from jaxrl_llm.runs.in_flight import version_metrics
@@ -17,6 +16,7 @@ from jaxrl_llm.runs.rollout_batch import ScoredBatch
 from jaxrl_llm.runs.run_state import RunState
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Problem, Rollout
+from jaxrl_llm.wiring.loop import RolloutSource
 
 
 class DeviceMetrics(NamedTuple):
@@ -150,7 +150,7 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int,
         "rollout/void": float(np.mean(rows.void)),
         "tool/tokens": float(np.sum(new) - np.sum(rows.sampled)),
     }
-  return turns | component_means("reward", verdicts) | costly("reward", verdicts) | {
+  return turns | component_means("reward", verdicts) | uncompared("reward", verdicts) | {
       "reward/mean": float(np.mean(verdicts.rewards[keep])) if keep.any() else float("nan"),
       "reward/correct": float(np.mean(correct[keep])) if keep.any() else float("nan"),
       "reward/unscored": float(np.mean(~keep)),
@@ -164,14 +164,15 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int,
   }
 
 
-def costly(prefix: str, verdicts: Verdicts) -> dict[str, float]:
-  """Returns the share of completions that are wrong because checking them would take without end,
-  as `prefix/costly`. Empty if the task's verdicts do not say how they were found.
+def uncompared(prefix: str, verdicts: Verdicts) -> dict[str, float]:
+  """Returns the shares of completions that are wrong because checking them would take without end,
+  as `prefix/costly`, or because the reward cannot read them, as `prefix/unreadable`. Empty if the
+  verdicts do not say how they were found.
   """
   rungs = [reward.rung for reward in verdicts.given]
   if all(rung is None for rung in rungs):
     return {}
-  return {f"{prefix}/costly": rungs.count("costly") / len(rungs)}
+  return {f"{prefix}/{rung}": rungs.count(rung) / len(rungs) for rung in ("costly", "unreadable")}
 
 
 def component_means(prefix: str, verdicts: Verdicts) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from jaxrl_llm.build.loop import RewardShaping
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.registry import SHAPINGS
@@ -11,6 +10,7 @@ from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.tasks.rewards import TASK
 from jaxrl_llm.tasks.shaping import overlong_penalty
 from jaxrl_llm.types import Rollout
+from jaxrl_llm.wiring.loop import RewardShaping
 
 
 def trained_rewards(shaping: RewardShaping, batch: RolloutBatch,

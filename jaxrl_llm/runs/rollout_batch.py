@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.loop import RolloutSource
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.rollouts.in_flight import Unfinished
 from jaxrl_llm.runs.verdicts import Verdicts, verify
 from jaxrl_llm.tasks.rewards import refuse_if_all_failed
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Task
+from jaxrl_llm.wiring.loop import RolloutSource
 
 # Metrics of the sampler that are summed over several batches; the others are ratios.
 SUMMED = {"rollout/chunks", "tool/calls", "time/tools", "server/failed_groups",
@@ -33,6 +33,7 @@ class Dispatched:
     metrics: the sampler's, host values of this process.
     begin: when sampling began, by `time.perf_counter`.
     unfinished: with `updates.in_flight`, the completions that continue in the next iteration.
+    batch: the same rows verified, where sampling had to wait for them; else None.
   """
 
   problems: list[Problem]
@@ -41,6 +42,13 @@ class Dispatched:
   metrics: dict[str, float]
   begin: float
   unfinished: Unfinished | None = None
+  batch: "RolloutBatch | None" = None
+
+  @classmethod
+  def of_batch(cls, batch: "RolloutBatch") -> "Dispatched":
+    """Returns a verified batch as what was dispatched."""
+    return cls(batch.problems, batch.rollout, batch.cursor, batch.metrics, time.perf_counter(),
+               batch.unfinished, batch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,10 +150,10 @@ def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int
   return Dispatched(problems, rollout, cursor + 1, metrics, begin)
 
 
-def verify_batch(source: RolloutSource, dispatched: Dispatched | RolloutBatch) -> RolloutBatch:
+def verify_batch(source: RolloutSource, dispatched: Dispatched) -> RolloutBatch:
   """Waits for this process's rows and verifies them, unless they are verified already."""
-  if isinstance(dispatched, RolloutBatch):
-    return dispatched
+  if dispatched.batch is not None:
+    return dispatched.batch
   host = parallel.local_rows(dispatched.rollout)
   sampled = time.perf_counter()
   verdicts = verify(source.task, source.sampler.environment, source.rollout, dispatched.problems,

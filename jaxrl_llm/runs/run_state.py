@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm.build.learner import Learner, Start
-from jaxrl_llm.build.scoring import abstract_scores
 from jaxrl_llm.models import trainable
 from jaxrl_llm.rollouts import engine
 from jaxrl_llm.rollouts.in_flight import Unfinished, not_begun
@@ -18,6 +16,8 @@ from jaxrl_llm.store.checkpoints import abstract
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
 from jaxrl_llm.training.transforms import OF_EVERY_RUN, with_carried
 from jaxrl_llm.types import PromptBatch, TrainState
+from jaxrl_llm.wiring.learner import Learner, Start
+from jaxrl_llm.wiring.scoring import abstract_scores
 
 
 @dataclasses.dataclass(frozen=True)

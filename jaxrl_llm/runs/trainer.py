@@ -8,11 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_llm.build import bucket_inputs, evaluation_sets, inputs, setup
-from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.learner import Learner, Start
-from jaxrl_llm.build.loop import Loop, make_loop
-from jaxrl_llm.build.warm_start import warm_start
+from tqdm import tqdm
+
 from jaxrl_llm.config import CheckpointConfig, Config, WriterConfig, to_dict
 from jaxrl_llm.models import CheckpointError
 from jaxrl_llm.parallel import processes
@@ -33,6 +30,11 @@ from jaxrl_llm.store.signals import Signals
 from jaxrl_llm.training.columns import REFERENCE
 from jaxrl_llm.training.train_step import NonFiniteError
 from jaxrl_llm.types import Params
+from jaxrl_llm.wiring import automatic, evaluation_sets, inputs, setup
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
+from jaxrl_llm.wiring.learner import Learner, Start
+from jaxrl_llm.wiring.loop import Loop, make_loop
+from jaxrl_llm.wiring.warm_start import warm_start
 
 # Final outcomes of a run: the same command would end there again.
 EARLY_ENDS = (NonFiniteError, DriedUpError)
@@ -80,20 +82,22 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   """
   clock = Clock()
   resolved = setup.resolve(cfg)
+  if (choices := automatic.line(cfg, resolved)) and processes.is_main():
+    tqdm.write(choices)
+  setup.warn_of_fast_rate(resolved)
   setup.warn_of_off_policy_data(resolved)
   metric_writers.require(resolved.writer)
   workdir.check(directory, to_dict(resolved))
-  local = bucket_inputs.copied(resolved)
-  processes.from_main("inputs", lambda: inputs.check(directory, local))
-  cfg, task, learner, sampler = setup.build(local)
+  processes.from_main("inputs", lambda: inputs.check(directory, resolved))
+  cfg, task, learner, sampler = setup.build(resolved)
   setup.log_sampling(cfg.pretrained,
                      {"temperature": cfg.rollout.temperature, **cfg.vocabulary.rules})
   loop = make_loop(cfg, task, learner, sampler)
 
   def claimed() -> Path:
-    """Makes and returns the run's folder, with its config and the digests of its inputs."""
+    """Makes and returns the run's folder, with its config and notes of its inputs."""
     folder = workdir.claim(directory, to_dict(resolved))
-    inputs.record(folder, inputs.digests(local))
+    inputs.record(folder, inputs.notes(resolved))
     return folder
 
   with contextlib.closing(sampler):
@@ -158,11 +162,12 @@ def _run(loop: Loop, make_start: Callable[[], Start], settings: OutputSettings, 
   reference = learner.merged(start) if learner.scoring.reads(REFERENCE) else None
   before = _StartParams(learner, reference, None if start.frozen is None else start, make_start)
   report = Progress(loop, settings.sets[0] if settings.sets else None, before, folder)
-  best = Best(settings.checkpoint.best, settings.patience, folder)
+  best = Best(settings.checkpoint, settings.patience, folder)
   with contextlib.closing(_metrics_writer(settings)) as writer:
     with contextlib.closing(Checkpoints(folder, settings.checkpoint)) as checkpoints:
-      outputs = Outputs(folder, checkpoints, writer, best, report, clock, settings.sets, received,
-                        set())
+      outputs = Outputs(directory=folder, checkpoints=checkpoints, writer=writer, best=best,
+                        progress=report, clock=clock, sets=settings.sets, signals=received,
+                        warned=set())
       with report.until_interrupted():
         state, iteration = _restore_or_start(loop, start, outputs)
         del start  # its trained leaves were copied

@@ -4,32 +4,7 @@ import dataclasses
 
 from jaxrl_llm.fields import ConfigError, did_you_mean
 
-# The meaning of each kind of isolation for a program, and of its absence.
-HOLDS = {
-    "user":
-        "a program runs as user 65534, not as the trainer's user",
-    "user_namespace":
-        "no process of the sandbox has a privilege on the host",
-    "processes":
-        "a program sees and signals only its own processes; the kernel ends all of them with the "
-        "first",
-    "files":
-        "a program sees the interpreter's libraries (read-only) and an empty folder of bounded "
-        "size",
-    "devices":
-        "a program's null, zero and urandom are the worker's own nodes, not the host's",
-    "network":
-        "a program has no network, not even loopback",
-    "ipc":
-        "a program has no shared memory, queue or semaphore of the host",
-    "no_new_privileges":
-        "a program gains none by executing a file",
-    "system_calls":
-        "a program has no keyrings, no memory beside its own and its folder, no sockets but small "
-        "ones of UNIX and INET, no flock, no watch or lease of a library's file, no look into the "
-        "page cache, no say in limits and priorities of other processes, and no io_uring, bpf, "
-        "perf and userfaultfd",
-}
+# What the absence of each kind of isolation means for a program.
 LACKS = {
     "user":
         "a program runs as the trainer's user: it can signal the trainer unless processes are "
@@ -55,9 +30,8 @@ LACKS = {
     "system_calls":
         "programs share keyrings with one another and with the trainer, hold up to open_files x "
         "file_mb of memory more in each process by memfds and some MiB for each socket, may use "
-        "every family of sockets (VSOCK reaches the machine's host), lock and lease the libraries' "
-        "files, see who opens them, and, as the trainer's user, change limits and priorities of "
-        "the process that starts programs",
+        "every family of sockets (VSOCK reaches the machine's host), and, as the trainer's user, "
+        "change limits and priorities of the process that starts programs",
 }
 
 
@@ -83,11 +57,11 @@ class Isolation:
     return tuple(name for name in NAMES if not getattr(self, name))
 
   def describe(self) -> str:
-    """Returns one line for each kind: whether it is in force, and what that means."""
+    """Returns one line for each kind: whether it is in force, and what its absence means."""
     lines = []
     for name in NAMES:
       granted = getattr(self, name)
-      lines.append(f"{name}: yes; {HOLDS[name]}." if granted else f"{name}: NO; {LACKS[name]}.")
+      lines.append(f"{name}: yes." if granted else f"{name}: NO; {LACKS[name]}.")
     return "\n".join(lines)
 
 

@@ -133,24 +133,24 @@ def enter_own_devices() -> None:
     raise
 
 
-def library_folders() -> list[str]:
-  """Returns the folders of modules and shared objects; none is inside another."""
+def library_folders(more: list[str]) -> list[str]:
+  """Returns the folders of modules and shared objects, and `more`; none is inside another."""
   prefix = [] if sys.base_prefix == "/usr" else [f"{sys.base_prefix}/lib"]
   python = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"),
             sysconfig.get_config_var("LIBDIR")]
-  candidates = [*prefix, *python, *SYSTEM_FOLDERS]
+  candidates = [*prefix, *python, *SYSTEM_FOLDERS, *more]
   folders = sorted({os.path.realpath(path) for path in candidates if path and os.path.isdir(path)})
   return [path for path in folders if not any(path.startswith(f"{parent}/") for parent in folders)]
 
 
-def enter_own_files() -> None:
+def enter_own_files(more: list[str]) -> None:
   """Replaces the file tree of this mount namespace by one with only the interpreter's libraries.
 
-  The libraries are read-only. There is no /proc and no /etc, /dev has only null, zero and urandom,
-  and `HOME` is an empty folder. The nodes take and give data, but their times and modes are
-  read-only.
+  These, and the folders `more`, are read-only. There is no /proc and no /etc, /dev has only null,
+  zero and urandom, and `HOME` is an empty folder. The nodes take and give data, but their times and
+  modes are read-only.
   """
-  folders, old = library_folders(), "/.old"
+  folders, old = library_folders(more), "/.old"
   mount("none", "/", "none", MS_REC | MS_PRIVATE)
   mount("tmpfs", HOME, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=0755")
   os.mkdir(HOME + old)

@@ -11,52 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.sandbox.isolation import Isolation, names
-from jaxrl_llm.sandbox.results import TIMEOUT, ToolResult, interpret
+from jaxrl_llm.sandbox.limits import Limits
+from jaxrl_llm.sandbox.results import TIMEOUT, TIMERS, ToolResult, interpret
 from jaxrl_llm.sandbox.sandbox_process import GoneError, LateError, WorkerProcess
 
 _LOG = logging.getLogger(__name__)
-LARGEST = 1 << 20  # of a limit
 GRACE = 2.0  # seconds after a program's time limit; then the worker itself counts as hung
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-  """Resource limits of one program.
-
-  Attributes:
-    timeout: seconds of wall-clock time.
-    cpu_seconds: seconds (integer) of processor time of one process.
-    memory_mb: MiB of address space of one process; all of a program's processes together use at
-      most `processes` times as much. Besides, there are its files (directory_mb), and the kernel's
-      buffers of its pipes and sockets: at most 1 MiB for an open handle.
-    processes: processes and threads alive at the same time, the first included.
-    file_mb: MiB of one file.
-    directory_mb: MiB of all its files together, held in memory; in force if `files` are isolated.
-    open_files: file handles of one process.
-    output_chars: characters of output that are kept, half of them from each end.
-    code_bytes: size of the program in UTF-8.
-  """
-
-  timeout: float = 3.0
-  cpu_seconds: int = 2
-  memory_mb: int = 256
-  processes: int = 8
-  file_mb: int = 1
-  directory_mb: int = 8
-  open_files: int = 32
-  output_chars: int = 4096
-  code_bytes: int = 32768
-
-  def __post_init__(self):
-    lowest = {"timeout": 0.05, "memory_mb": 64, "open_files": 8, "output_chars": 16}
-    highest = {"code_bytes": 60000}  # fits into an empty pipe: a request never blocks
-    for key, value in dataclasses.asdict(self).items():
-      low, high = lowest.get(key, 1), highest.get(key, LARGEST)
-      has_type = isinstance(value, int) or (key == "timeout" and isinstance(value, float))
-      if not has_type or isinstance(value, bool) or not low <= value <= high:
-        kind = "number" if key == "timeout" else "whole number"
-        raise ConfigError(f"PythonSandbox: {key} = {value!r}: allowed is a {kind} in "
-                          f"[{low}, {high}]. Fix: {key}={getattr(type(self), key)}.")
 
 
 class PythonSandbox:
@@ -72,6 +32,11 @@ class PythonSandbox:
     workers: number of programs that run at the same time.
     require: names of `Isolation` fields; without any one of them no sandbox is made.
     without: names of `Isolation` fields that are not tried, for systems on which they do harm.
+    setup: Python text that each worker runs once, before `files` are isolated. Programs inherit
+      its modules; the memory that it takes comes on top of `memory_mb`.
+    environment: variables that `setup` sees; programs see none.
+    folders: which programs can read, beside the interpreter's libraries.
+    quiet: leaves out the warning of missing isolation, for programs that are trusted.
     limits: fields of `Limits`.
 
   Raises:
@@ -80,7 +45,8 @@ class PythonSandbox:
   """
 
   def __init__(self, workers: int = 2, *, require: Iterable[str] = (), without: Iterable[str] = (),
-               **limits):
+               setup: str = "", environment: dict[str, str] | None = None,
+               folders: Sequence[str] = (), quiet: bool = False, **limits):
     if not isinstance(workers, int) or not 1 <= workers <= 1024:
       raise ConfigError(
           f"PythonSandbox: workers = {workers!r}: allowed is a whole number in [1, 1024]. "
@@ -92,6 +58,9 @@ class PythonSandbox:
         **dataclasses.asdict(self.limits),
         "without": sorted(avoided),
         "temporary": tempfile.gettempdir(),
+        "setup": setup,
+        "environment": environment or {},
+        "folders": list(folders),
     }
     self._workers = [WorkerProcess(self._settings) for _ in range(workers)]
     self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
@@ -101,9 +70,10 @@ class PythonSandbox:
       granted = [worker.isolation() for worker in self._workers]
     except (GoneError, LateError) as error:
       self.close()
-      raise ConfigError(
-          f"PythonSandbox: a worker did not start: {error}. Fix: leave out the isolation that "
-          "failed by `without`, or use the calculator.") from None
+      reason = (str(error).strip().splitlines() or ["no answer"])[-1]
+      fix = ("what its setup imports" if setup else
+             "leave out the isolation that failed by `without`, or use the calculator")
+      raise ConfigError(f"PythonSandbox: a worker did not start: {reason}. Fix: {fix}.") from None
     self.isolation: Isolation = granted[0]
     if lacking := sorted(required & set(self.isolation.missing)):
       self.close()
@@ -111,7 +81,7 @@ class PythonSandbox:
           f"PythonSandbox: require = {sorted(required)}: this system does not offer "
           f"{', '.join(lacking)}. Fix: run as root or where user namespaces are allowed, or "
           f"require less.\n{self.isolation.describe()}")
-    if self.isolation.missing:
+    if self.isolation.missing and not quiet:
       _LOG.warning("programs are not fully isolated:\n%s", self.isolation.describe())
     self._try_one()
     for i in range(workers):
@@ -122,7 +92,8 @@ class PythonSandbox:
 
     A worker that dies is replaced, and its program runs once more. A program that a signal ended
     also runs once more, because the signal may come from outside, for example from a system short
-    of memory; if it is killed again, that is its result. Each case is counted on its own.
+    of memory; if it is killed again, or by a timer of its own, that is its result. Each case is
+    counted on its own.
 
     Raises:
       RuntimeError: the sandbox is closed.
@@ -138,7 +109,7 @@ class PythonSandbox:
         try:
           outcome = self._ask(self._workers[index], program)
           killed += outcome.status == "killed"
-          if outcome.status != "killed" or killed == 2:
+          if outcome.status != "killed" or killed == 2 or outcome.output.endswith(TIMERS):
             return outcome
         except GoneError as error:
           _LOG.warning("a sandbox worker was replaced: %s", error)
@@ -185,8 +156,10 @@ class PythonSandbox:
       ConfigError: it fails, or cannot import.
     """
     try:
-      # colorsys is not among the modules that workers import before they fork.
-      outcome = self._ask(self._workers[0], b"import colorsys; print(1)")
+      # colorsys is not among the modules that workers import before they fork. What a setup's
+      # programs need, it has imported.
+      trial = b"print(1)" if self._settings["setup"] else b"import colorsys; print(1)"
+      outcome = self._ask(self._workers[0], trial)
     except (GoneError, LateError) as error:
       outcome = ToolResult("unavailable", str(error))
     if outcome != ToolResult("ok", "1\n"):

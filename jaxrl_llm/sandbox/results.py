@@ -10,6 +10,8 @@ from typing import Protocol
 STATUSES = ("ok", "error", "timeout", "memory", "killed", "unavailable")
 CUT = "\n[... output cut ...]\n"
 TIMEOUT = "timeout: the program was stopped at its time limit"
+TIMERS = ("killed by SIGPROF", "killed by SIGALRM")  # last lines of a program that its timer ended
+COSTLY, LATE = "costly", "timeout"  # how the reasons of such faults begin
 ERROR_CHARS = 300  # of the line that says what went wrong
 _ADDRESS = re.compile(r" at 0x[0-9a-f]{4,}")
 
@@ -26,11 +28,32 @@ class ToolResult:
     output: what goes into the token row. It has no addresses or random paths, so it is
       deterministic for deterministic programs.
     seconds: wall-clock time of the call; not compared, because it differs from run to run.
+    cpu: processor time of a program in seconds; not compared either.
   """
 
   status: str
   output: str
   seconds: float = dataclasses.field(default=0.0, compare=False)
+  cpu: float = dataclasses.field(default=0.0, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+  """A call of a reward or scorer that gave no value.
+
+  Attributes:
+    reason: in one line.
+    of_text: whether the text may be at fault, as it may where the function raised, or the text's
+      own process ended or used up its processor time. Else the machine or a service is.
+  """
+
+  reason: str
+  of_text: bool
+
+
+def is_late(outcome) -> bool:
+  """Returns whether a call has used up its processor or wall-clock time."""
+  return isinstance(outcome, Fault) and outcome.reason.startswith((COSTLY, LATE))
 
 
 class Tool(Protocol):
@@ -95,7 +118,7 @@ def interpret(finished: Finished, *, cpu_seconds: float, output_chars: int,
     text = shorten(text, tail, output_chars)
   if reason:
     text += ("\n" if text and not text.endswith("\n") else "") + reason
-  return ToolResult(status, plain(text, directory), finished.seconds)
+  return ToolResult(status, plain(text, directory), finished.seconds, finished.cpu)
 
 
 def shorten(head: str, tail: str | None, chars: int) -> str:

@@ -67,7 +67,11 @@ def limit(settings: dict) -> None:
       # The soft limit on processor time sends SIGXCPU; a second later the hard one kills.
       hard = soft + 1 if name == "RLIMIT_CPU" else soft
       top = hard if inherited == resource.RLIM_INFINITY else min(hard, inherited)
-      resource.setrlimit(number, (min(soft, top), top))
+      try:
+        resource.setrlimit(number, (min(soft, top), top))
+      except (ValueError, OSError):
+        if sys.platform == "linux":  # macOS knows some limits only by name
+          raise
 
 
 def execute(text: str) -> int:

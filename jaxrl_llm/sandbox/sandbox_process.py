@@ -41,8 +41,9 @@ class WorkerProcess:
         stderr=subprocess.DEVNULL,
         bufsize=0,
         cwd="/",
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | settings["environment"],
         start_new_session=True)  # so that an interrupt from the keyboard does not reach it
+    os.set_blocking(self.process.stdin.fileno(), False)
     self._start_by = time.monotonic() + START_SECONDS
     self._isolation: Isolation | None = None
     self._rest, self._busy = b"", threading.Lock()
@@ -68,10 +69,7 @@ class WorkerProcess:
     with self._busy:
       self.isolation()
       deadline = time.monotonic() + seconds
-      try:
-        self.process.stdin.write(len(code).to_bytes(8, "big") + code)
-      except (OSError, ValueError) as error:
-        raise GoneError(f"request: {error}") from None
+      self._send(len(code).to_bytes(8, "big") + code, deadline)
       message = self._line(deadline)
       head = self._exactly(message["head"], deadline)
       tail = None if message["tail"] is None else self._exactly(message["tail"], deadline)
@@ -108,6 +106,17 @@ class WorkerProcess:
       self.process.wait(1)
     except (OSError, subprocess.TimeoutExpired):
       pass
+
+  def _send(self, request: bytes, deadline: float) -> None:
+    try:
+      poll, handle = select.poll(), self.process.stdin.fileno()
+      poll.register(handle, select.POLLOUT)
+      while request:
+        if not poll.poll(1000 * max(0.0, deadline - time.monotonic())):
+          raise LateError
+        request = request[os.write(handle, request):]
+    except (OSError, ValueError) as error:
+      raise GoneError(f"request: {error}") from None
 
   def _line(self, deadline: float) -> dict:
     while b"\n" not in self._rest:

@@ -52,7 +52,7 @@ def isolate(isolation: set[str], settings: dict) -> tuple[str, int | None]:
       pass
   if "files" in isolation:
     try:
-      linux.enter_own_files()
+      linux.enter_own_files(settings["folders"])
     except linux.REFUSED:
       isolation.discard("files")
   try:
@@ -128,6 +128,7 @@ class Server:
     self.requests, self.answers = requests, answers
     self.isolation, self.directory, self.proc = isolation, directory, proc
     self.settings = settings | {"uid": linux.NOBODY if "user" in isolation else None}
+    self._reaped: tuple[int, float] | None = None
 
   def run(self) -> None:
     while (code := self._request()) is not None:
@@ -232,12 +233,20 @@ class Server:
             return False
           if number in by_number and not by_number[number].pull():
             poll.unregister(number)
-        if handle is None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        if handle is None and self._has_ended(pid):
           return False
       return True
     finally:
       if handle is not None:
         os.close(handle)
+
+  def _has_ended(self, pid: int) -> bool:
+    if hasattr(os, "waitid"):
+      return bool(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+    ended, status, usage = os.wait4(pid, os.WNOHANG)  # macOS, where this also reaps it
+    if ended:
+      self._reaped = status, usage.ru_utime + usage.ru_stime
+    return bool(ended)
 
   def _end_all(self, program: int) -> tuple[int, float]:
     """Kills and reaps the program and every process that it has started.
@@ -245,7 +254,7 @@ class Server:
     Returns:
       (wait status, seconds of processor time) of the program.
     """
-    usage_of_program = None
+    usage_of_program, self._reaped = self._reaped, None
     while True:
       for pid in self._victims(program):
         try:

@@ -100,6 +100,7 @@ def namespaces(without: set[str]) -> set[str]:
 def serve(requests: int, answers: int, isolation: set[str], settings: dict) -> None:
   """Runs the server; never returns."""
   try:
+    prepare(settings)
     directory, proc = sandbox_server.isolate(isolation, settings)
     ready = {"ready": True, "isolation": sorted(isolation), "directory": directory}
     os.write(answers, json.dumps(ready).encode() + b"\n")
@@ -116,6 +117,23 @@ def serve(requests: int, answers: int, isolation: set[str], settings: dict) -> N
       pass
   finally:
     os._exit(0)
+
+
+def prepare(settings: dict) -> None:
+  """Runs the text `setup`: every program inherits its modules, and may use their memory too.
+
+  This is after the namespaces, which a process with threads of a library could not enter, and
+  before the folders of installed packages are gone.
+  """
+  if not settings["setup"]:
+    return
+  exec(compile(settings["setup"], "<setup>", "exec", dont_inherit=True), {})
+  try:
+    with open("/proc/self/statm") as file:
+      pages = int(file.read().split()[0])
+    settings["memory_mb"] += pages * os.sysconf("SC_PAGE_SIZE") >> 20
+  except OSError:
+    pass  # not Linux
 
 
 if __name__ == "__main__":

@@ -4,17 +4,12 @@ Only the standard library is used, because the worker processes load this file b
 the package. The filter is a classic BPF program that the kernel runs at each system call; it is
 inherited by every program, and none can take it away.
 
-The libraries' files are the host's, and all sandboxes see the same ones. So calls are refused by
-which a program learns who uses such a file (watches, leases, what the page cache holds), tells
-another sandbox something through it (a futex in a shared mapping), or makes the host wait (leases,
-a dropped page cache); and calls that change limits, priority or processors of another process,
-which a program without a separate user could do to the process that starts the next programs.
-
-It leaves open what programs of tests and data use, even where two sandboxes could notice each other
-by it: locks by fcntl, which sqlite3 needs, also of the libraries' files; and the sockets of the
+Refused are calls whose effects outlive a program or count in no limit, large parts of the kernel
+that no program of tests needs, and changes of another process's limits, priority or processors,
+which a program without a separate user could do to the process that starts the next programs. What
+lets two programs notice each other stays open: nothing that they know is secret. Sockets are of the
 families UNIX, INET and INET6, which asyncio and multiprocessing need and the network namespace
-bounds. Times of access of the libraries' files, and how long a read of them takes, show what was
-read.
+bounds.
 """
 
 import ctypes
@@ -29,8 +24,6 @@ KEYS = "keys are kept beyond a program's end, and shared with the trainer and ot
 RINGS = "its requests pass by this filter"
 MEMORY = "its memory is counted by no limit"
 KERNEL = "no program of tests needs this part of the kernel"
-WATCH = "it shows which of the libraries' files the host and other sandboxes open"
-CACHE = "it shows, or drops, what the host's page cache holds of the libraries' files"
 HOST = "it makes the host write what waits for its disks"
 # name: ((number on x86_64, on aarch64), why it is refused)
 CALLS = {
@@ -44,48 +37,30 @@ CALLS = {
     "io_uring_setup": ((425, 425), RINGS),
     "io_uring_enter": ((426, 426), RINGS),
     "io_uring_register": ((427, 427), RINGS),
-    "flock": ((73, 32), "a lock of a library's file is a lock of the host's file"),
     "syslog": ((103, 116), "it shows the kernel's messages, which name the host's devices"),
     "bpf": ((321, 280), KERNEL),
     "perf_event_open": ((298, 241), KERNEL),
     "userfaultfd": ((323, 282), KERNEL),
-    "inotify_init": ((253, None), WATCH),
-    "inotify_init1": ((294, 26), WATCH),
-    "inotify_add_watch": ((254, 27), WATCH),
-    "fanotify_init": ((300, 262), WATCH),
-    "fanotify_mark": ((301, 263), WATCH),
-    "mincore": ((27, 232), CACHE),
-    "cachestat": ((451, 451), CACHE),
-    "fadvise64": ((221, 223), CACHE),
-    "readahead": ((187, 213), CACHE),
     "sync": ((162, 81), HOST),
     "syncfs": ((306, 267), HOST),
     "sync_file_range": ((277, 84), HOST),
-    "futex_wake": ((454, 454), "as `FUTEX`"),
-    "futex_requeue": ((456, 456), "as `FUTEX`"),
 }
 SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
 FAMILIES = (1, 2, 10)  # UNIX, INET, INET6; others reach the kernel and its host (NETLINK, VSOCK)
 SET_OPTION = (54, 208)  # setsockopt
-FCNTL, FCNTLS = (72, 25), (1024, 1025, 1026)  # F_SETLEASE, F_GETLEASE, F_NOTIFY
 # Calls whose first argument is a process, 0 for the program's own; no other one is permitted.
 OF_PROCESS = {"prlimit64": (302, 261), "sched_setaffinity": (203, 122),
               "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
               "sched_setattr": (314, 274)}
 # Calls with a kind and a number: (numbers of the call, the kind that means a process).
 OF_KIND = {"setpriority": ((141, 140), 0), "ioprio_set": ((251, 30), 1)}
-# A wake of a futex that is not private counts who waits, in any process that maps the file. Waits
-# are permitted, because threads are joined so.
-FUTEX, PRIVATE, OPERATION, WAITS = (202, 98), 128, 127, (0, 9)
-READ_VECTORS, READ_NOW = (327, 286), 5  # preadv2, and its flag that asks the page cache
-ADVISE, ADVICES = (28, 233), (20, 21)  # madvise: MADV_COLD, MADV_PAGEOUT
 SOL_SOCKET, SO_SNDBUF, SO_RCVBUF = 1, 7, 8
 OTHER_TABLE = 0x40000000  # from here on, numbers of x86_64 are of its 32-bit variant
 
 PR_SET_SECCOMP, MODE_FILTER = 22, 2
-LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
 NUMBER, ARCHITECTURE = 0, 4  # offsets in the kernel's view of a call
-ARGUMENTS = (16, 24, 32, 40, 48, 56)
+ARGUMENTS = (16, 24, 32)
 ALLOW, ERROR = 0x7FFF0000, 0x00050000
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -106,9 +81,8 @@ def program(architecture: int, column: int) -> list[tuple[int, int, int, int]]:
   """Returns the filter as (operation, jump if true, jump if false, number).
 
   Calls of another architecture do not exist for a program, those in `CALLS` are not permitted,
-  others not with the arguments of `shared_files` and `other_processes`, sockets are of one of
-  `FAMILIES`, and their buffers keep their size: enlarged ones would hold some MiB each, which no
-  limit counts.
+  others not for another process, sockets are of one of `FAMILIES`, and their buffers keep their
+  size: enlarged ones would hold some MiB each, which no limit counts.
   """
   def refuse(number: int) -> tuple[int, int, int, int]:
     return RETURN, 0, 0, ERROR | number
@@ -116,9 +90,8 @@ def program(architecture: int, column: int) -> list[tuple[int, int, int, int]]:
   lines = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), refuse(errno.ENOSYS),
            (LOAD, 0, 0, NUMBER), (AT_LEAST, 0, 1, OTHER_TABLE), refuse(errno.ENOSYS)]
   for numbers, _ in CALLS.values():
-    if numbers[column] is not None:
-      lines += [(EQUAL, 0, 1, numbers[column]), refuse(errno.EPERM)]
-  lines += shared_files(column) + other_processes(column)
+    lines += [(EQUAL, 0, 1, numbers[column]), refuse(errno.EPERM)]
+  lines += other_processes(column)
   lines += [(EQUAL, 0, 8, SET_OPTION[column]), (LOAD, 0, 0, ARGUMENTS[1]),
             (EQUAL, 1, 0, SOL_SOCKET), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, ARGUMENTS[2]),
             (EQUAL, 1, 0, SO_SNDBUF), (EQUAL, 0, 1, SO_RCVBUF), refuse(errno.EPERM),
@@ -134,22 +107,6 @@ def program(architecture: int, column: int) -> list[tuple[int, int, int, int]]:
 def when(number: int, rules: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
   """Returns lines that apply `rules` to a call, and leave other calls to the lines after them."""
   return [(EQUAL, 0, len(rules) + 1, number), *rules, (RETURN, 0, 0, ALLOW)]
-
-
-def shared_files(column: int) -> list[tuple[int, int, int, int]]:
-  """Returns the rules for calls that reach who else uses a file, by one of their arguments."""
-  no = RETURN, 0, 0, ERROR | errno.EPERM
-  commands = [line for command in FCNTLS for line in ((EQUAL, 0, 1, command), no)]
-  advices = [line for advice in ADVICES for line in ((EQUAL, 0, 1, advice), no)]
-  waits = [line for wait in WAITS for line in ((EQUAL, 0, 1, wait), (RETURN, 0, 0, ALLOW))]
-  # The C library takes EINVAL for no waiter, and ends the program at EPERM.
-  futex = [(LOAD, 0, 0, ARGUMENTS[1]), (ANY_BIT, 0, 1, PRIVATE), (RETURN, 0, 0, ALLOW),
-           (AND, 0, 0, OPERATION), *waits, (RETURN, 0, 0, ERROR | errno.EINVAL)]
-  return [*when(FCNTL[column], [(LOAD, 0, 0, ARGUMENTS[1]), *commands]),
-          *when(ADVISE[column], [(LOAD, 0, 0, ARGUMENTS[2]), *advices]),
-          *when(READ_VECTORS[column], [(LOAD, 0, 0, ARGUMENTS[READ_NOW]), (EQUAL, 1, 0, 0),
-                                       (RETURN, 0, 0, ERROR | errno.EOPNOTSUPP)]),
-          *when(FUTEX[column], futex)]
 
 
 def other_processes(column: int) -> list[tuple[int, int, int, int]]:

@@ -24,6 +24,7 @@ from etils.epath import gpath, stat_utils
 from etils.epath.backend import Backend
 
 PREFIX = "gs://"
+FIRST_ANSWER = 12.0  # seconds
 
 
 @epath.register_path_cls(PREFIX)
@@ -108,7 +109,14 @@ def _place(path: epath.PathLike) -> tuple[ts.KvStore, str]:
 @functools.cache
 def _store(bucket: str) -> ts.KvStore:
   with _path_in_errors(PREFIX + bucket):
-    return ts.KvStore.open({"driver": "gcs", "bucket": bucket}).result()
+    store = ts.KvStore.open({"driver": "gcs", "bucket": bucket}).result()
+    try:  # tensorstore alone tries for ten minutes, without a word
+      store.list(ts.KvStore.KeyRange("a", "a\0")).result(timeout=FIRST_ANSWER)
+    except TimeoutError:
+      raise OSError(errno.ETIMEDOUT, f"no answer within {FIRST_ANSWER:g} s. Fix: the name of the "
+                    "bucket, the network, or access (gcloud auth application-default login)",
+                    PREFIX + bucket) from None
+    return store
 
 
 def _list_names(store: ts.KvStore, begin: str, end: str) -> list[str]:

@@ -1,28 +1,22 @@
-"""The folder that a user's runs share: compiled programs here, warm starts in shared_starts.py,
-digests of files in contents.py.
+"""The folder that a user's runs share: compiled programs here, warm starts in shared_starts.py.
 
 `~/.cache/jaxrl_llm`, or what the environment variable JAXRL_LLM_CACHE names; empty: no folder. It
 speeds up a start and never changes a result. Its content is run and read without checks, so no
 other user may write there. `python experiments/cache.py` shows and clears it.
 """
 
-import contextlib
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import jax
 
-from jaxrl_llm.parallel import jax_private
-
 VARIABLE = "JAXRL_LLM_CACHE"
-PROGRAMS, STARTS, DIGESTS = "xla", "warm_starts", "digests"
+PROGRAMS, STARTS = "xla", "warm_starts"
 PROGRAM_BYTES = 2 << 30
-KEPT, KEPT_BYTES = "programs", 1 << 30
-STAMP = ".checked"  # its time is the time of the last look at the compiled programs
 logger = logging.getLogger(__name__)
 
 
@@ -40,7 +34,7 @@ def folder(name: str) -> Path | None:
     with tempfile.TemporaryFile(dir=path):
       return path
   except (OSError, RuntimeError) as error:
-    logger.warning("no folder for compiled programs, warm starts and digests, so a start takes "
+    logger.warning("no folder for compiled programs and warm starts, so a start takes "
                    "longer: %s. Fix: %s=<a folder>, or %s= (empty) for none.", error, VARIABLE,
                    VARIABLE)
     return None
@@ -62,8 +56,10 @@ def root() -> Path | None:
 def keep_programs() -> None:
   """Makes this process keep compiled programs in the shared folder, and take them from there.
 
-  Does nothing if JAX has a cache already (JAX_COMPILATION_CACHE_DIR), or if the environment wants
-  no folder. Call it before anything is compiled.
+  A program that a killed process left incomplete is compiled again at each start, of which JAX
+  warns, until it is pruned or the folder cleared. Does nothing if JAX has a cache already
+  (JAX_COMPILATION_CACHE_DIR), or if the environment wants no folder. Call it before anything is
+  compiled.
   """
   if jax.config.jax_compilation_cache_dir is not None:
     return
@@ -71,7 +67,6 @@ def keep_programs() -> None:
   if path is None:
     return
   try:
-    remove_torn(path)
     # JAX's own bound takes a lock for each read, and a process that is killed between its two files
     # of an entry makes every later write fail. Programs are small, so a look at each start is
     # enough.
@@ -82,45 +77,6 @@ def keep_programs() -> None:
   # A run compiles many programs in less than the second from which JAX would keep them.
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def kept_folder() -> Path | None:
-  """Returns the folder of programs that need no tracing (parallel/kept_programs.py), pruned; None
-  if the environment wants none, or if JAX keeps its own programs elsewhere.
-  """
-  if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-    return None
-  path = folder(KEPT)
-  if path is not None:
-    with contextlib.suppress(OSError):
-      prune(path.iterdir(), KEPT_BYTES)
-  return path
-
-
-def remove_torn(path: Path) -> None:
-  """Removes programs that a killed process left incomplete, because JAX never replaces them.
-
-  Looks at files that were written since the last look only.
-  """
-  decompress = jax_private.decompressor()
-  if decompress is None:
-    return  # then such a program costs one warning and its compilation
-  stamp = path / STAMP
-  since = stamp.stat().st_mtime if stamp.exists() else 0.0
-  stamp.touch()
-  for file in path.glob("*-cache"):
-    _remove_unreadable(file, since - 1.0, decompress)
-
-
-def _remove_unreadable(file: Path, since: float, decompress: Callable[[bytes], bytes]) -> None:
-  try:
-    if file.stat().st_mtime >= since:
-      decompress(file.read_bytes())
-  except OSError:
-    pass  # another process removed it
-  except Exception as error:  # zlib and zstd have their own errors
-    logger.info("%s is torn (%s) and was removed", file, error)
-    file.unlink(missing_ok=True)
 
 
 def prune(entries: Iterable[Path], limit: int) -> None:

@@ -31,7 +31,7 @@ def write(folder: Path, earlier: str = "", pattern: str = "**/*") -> None:
   files = [path for path in sorted(folder.glob(pattern)) if path.is_file() and path.name != NAME
            and path.relative_to(folder).as_posix() not in listed]
   lines = [f"{digest}  {path.relative_to(folder).as_posix()}\n"
-           for path, digest in zip(files, _digests(files), strict=True)]
+           for path, digest in zip(files, digests(files), strict=True)]
   write_atomically(folder / NAME, earlier + "".join(lines))
 
 
@@ -61,14 +61,14 @@ def damage(folder: Path, share: slice = slice(None)) -> str | None:
   missing = next((name for name, _ in listed if not (folder / name).is_file()), None)
   if missing is not None:
     return f"{missing} is missing"
-  digests = _digests([folder / name for name, _ in listed])
-  changed = [name for (name, digest), now in zip(listed, digests, strict=True) if digest != now]
+  now_digests = digests([folder / name for name, _ in listed])
+  changed = [name for (name, digest), now in zip(listed, now_digests, strict=True) if digest != now]
   suffix = f" and {len(changed) - 1} more" if changed[1:] else ""
   return f"{changed[0]}{suffix} changed since it was written" if changed else None
 
 
-def _digests(files: list[Path]) -> list[str]:
-  """Returns digests, computed in threads, as hashing releases Python's lock. Nothing is kept
+def digests(files: list[Path]) -> list[str]:
+  """Returns the SHA-256 of each file, computed in threads, as hashing releases Python's lock. Nothing is kept
   between calls, because a medium that loses a bit changes no time of a file.
   """
   with concurrent.futures.ThreadPoolExecutor() as threads:

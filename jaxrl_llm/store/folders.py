@@ -6,9 +6,6 @@ local folder first, which is then copied into the bucket.
 """
 
 import contextlib
-import errno
-import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -17,14 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.store import cache
-from jaxrl_llm.store.files import write_atomically
 
 if TYPE_CHECKING:
   from jaxrl_llm.store.buckets import BucketPath
 
 BUCKET = "gs://"
-COPIES = "buckets"  # where local copies of inputs are, in the user's shared folder
 
 
 def is_bucket(address: str | os.PathLike) -> bool:
@@ -41,7 +35,7 @@ def path_of(address: str | os.PathLike) -> Any:
   if not is_bucket(address):
     if "://" in os.fspath(address):
       raise ConfigError(refusal("", os.fspath(address)))
-    return Path(address)
+    return Path(address).expanduser()
   from jaxrl_llm.store import buckets  # here: it replaces Orbax's own paths of buckets
 
   return buckets.BucketPath(address)
@@ -95,48 +89,3 @@ def put(folder: Path, path: "BucketPath") -> None:
   for file in sorted(folder.rglob("*")):
     if file.is_file():
       (path / file.relative_to(folder).as_posix()).write_bytes(file.read_bytes())
-
-
-def local_copy(address: str) -> Path:
-  """Returns a local copy of a file or a folder in a bucket; what has changed there is read again.
-
-  It is in the user's shared folder (cache.py), as <bucket>/<name>, with the generations that were
-  read.
-
-  Raises:
-    FileNotFoundError: there is nothing at the address.
-    ConfigError: there is no shared folder.
-  """
-  from jaxrl_llm.store import buckets
-
-  root = cache.folder(COPIES)
-  if root is None:
-    raise ConfigError(f"{address}: without the shared folder ({cache.VARIABLE}) there is no place "
-                      "for a local copy. Fix: set it to a folder, or copy the files yourself.")
-  address = address.rstrip("/")
-  names = buckets.names(address)
-  if not names:
-    raise FileNotFoundError(errno.ENOENT, "no such object or folder", address)
-  place = root / address.removeprefix(BUCKET)
-  noted = root / f".{hashlib.sha256(address.encode()).hexdigest()[:32]}.json"
-  generations: dict[str, str] = json.loads(noted.read_text()) if noted.exists() else {}
-  for name in names:
-    file = place / name
-    before = bytes.fromhex(generations.get(name, "")) if file.exists() else b""
-    content, generation = buckets.read("/".join(filter(None, (address, name))), before or None)
-    if content is not None:
-      file.parent.mkdir(parents=True, exist_ok=True)
-      write_atomically(file, content)
-    generations[name] = generation.hex()
-  for name in generations.keys() - set(names):
-    del generations[name]
-    (place / name).unlink(missing_ok=True)
-  write_atomically(noted, json.dumps(generations))
-  return place
-
-
-def address_of(path: str | os.PathLike) -> str:
-  """Returns where a local copy is from; another path as it is."""
-  root, text = cache.root(), os.fspath(path)
-  copies = "" if root is None else f"{root / COPIES}/"
-  return BUCKET + text.removeprefix(copies) if copies and text.startswith(copies) else text

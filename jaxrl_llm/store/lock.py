@@ -2,13 +2,13 @@
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import socket
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import filelock
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.store import folders
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 NAME = "lock"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-HELD = (errno.EACCES, errno.EAGAIN)
 logger = logging.getLogger(__name__)
 
 
@@ -26,21 +25,17 @@ class MovedError(RuntimeError):
   """The folder of a run is no longer at its path."""
 
 
-# The folders of this process. The kernel does not refuse a process its own lock, and would drop the
-# lock if the file were opened and closed a second time.
-_mine: dict[Path, tuple[int, int] | None] = {}  # device and inode of each
+_mine: dict[Path, tuple[int, int] | None] = {}  # device and inode of this process's folders
 _leases: dict[str, "Lease"] = {}  # of folders in buckets
-_guard = threading.Lock()
 
 
 @contextlib.contextmanager
 def held(workdir: str | Path):
   """Makes the folder, and holds its lock until the context ends.
 
-  In a bucket it is a claim that is renewed (lease.py). Elsewhere it is a POSIX record lock: it
-  belongs to this process only. It ends with the process however that ends, no child that outlives
-  it keeps it, and network file systems know it, too. The file stays and says who held it last.
-  Reading a run needs no lock.
+  In a bucket it is a claim that is renewed (lease.py). Elsewhere filelock holds it: it ends with
+  the process however that ends, no child keeps it, and network file systems know it, too. The file
+  stays and says who held it last. Reading a run needs no lock.
 
   Raises:
     ConfigError: another trainer holds it; the message names process and host.
@@ -52,23 +47,24 @@ def held(workdir: str | Path):
     return
   workdir = Path(os.path.realpath(workdir))  # resolve() raises another error at a circle of links
   workdir.mkdir(parents=True, exist_ok=True)
-  with _guard:
-    if workdir in _mine:
-      raise ConfigError(_refusal(workdir, f"process {os.getpid()} (this one)"))
-    _mine[workdir] = _identity(workdir)
+  file, lock = workdir / NAME, filelock.FileLock(workdir / NAME)
   try:
-    number = os.open(workdir / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-      _lock(number, workdir)
-      os.truncate(number, 0)
-      os.pwrite(number, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-      with _moves_named(workdir):
-        yield
-    finally:
-      os.close(number)
+    lock.acquire(timeout=0)
+  except filelock.Timeout:
+    raise ConfigError(_refusal(workdir, file.read_text().strip() or "another process")) from None
+  except (OSError, NotImplementedError) as error:
+    if isinstance(error, OSError) and error.errno not in NO_LOCKS:
+      raise
+    logger.warning("%s: this file system has no locks (%s), so a second trainer would not be "
+                   "refused. Fix: start only one.", workdir, error)
+  try:
+    file.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+    _mine[workdir] = _identity(workdir)
+    with _moves_named(workdir):
+      yield
   finally:
-    with _guard:
-      _mine.pop(workdir)
+    _mine.pop(workdir, None)
+    lock.release()
 
 
 @contextlib.contextmanager
@@ -155,19 +151,6 @@ def _check_lease(workdir: str | os.PathLike) -> None:
                      "process did not renew its claim for a minute. Nothing more is written. Fix: "
                      "one trainer for a folder; the same command resumes when the other has "
                      "ended.") from error
-
-
-def _lock(number: int, workdir: Path) -> None:
-  try:
-    fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except OSError as error:
-    if error.errno in HELD:
-      holder = os.pread(number, 200, 0).decode(errors="replace").strip()
-      raise ConfigError(_refusal(workdir, holder or "another process")) from None
-    if error.errno not in NO_LOCKS:
-      raise
-    logger.warning("%s: this file system has no locks (%s), so a second trainer would not be "
-                   "refused. Fix: start only one.", workdir, error.strerror)
 
 
 def _refusal(workdir: str | os.PathLike, holder: str) -> str:

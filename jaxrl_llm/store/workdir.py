@@ -12,7 +12,6 @@ from pathlib import Path
 import jax
 
 from jaxrl_llm import config as config_lib
-from jaxrl_llm import paper_table
 from jaxrl_llm.config import ConfigError, read_saved
 from jaxrl_llm.store.files import write_atomically
 from jaxrl_llm.store.folders import path_of
@@ -66,11 +65,6 @@ def check(workdir: str | Path, values: dict) -> list[str]:
   if not path.exists():
     return []
   saved_config, mine = read_saved(path, "another --workdir, or remove this one"), _as_json(values)
-  former = paper_table.carried_before(saved_config)
-  if former is not None and any(path_of(workdir).glob("checkpoints/*")):
-    raise ConfigError(f"--workdir={workdir}: {former} in its config.json is of version 0.1, whose "
-                      "checkpoints hold what it carries in another form. Fix: another --workdir; "
-                      "evaluation and export still read this one.")
   saved_plugins = {"plugins": saved_config.get("plugins") or []}
   differing = differences(saved_plugins, {"plugins": mine["plugins"]})
   differing = differing or differences(_as_json(

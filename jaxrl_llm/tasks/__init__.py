@@ -1,14 +1,10 @@
 """Prompts and verifiers: the tasks, by name."""
 
 from jaxrl_llm.config import RolloutConfig, TaskConfig
-from jaxrl_llm.registry import TASKS
-from jaxrl_llm.tasks.arithmetic import ModularChain, ModularChainKeys
-from jaxrl_llm.tasks.countdown import Countdown, CountdownKeys
+from jaxrl_llm.late import Late
+from jaxrl_llm.registry import TASKS, Entry
+from jaxrl_llm.tasks import keys
 from jaxrl_llm.tasks.data import DatasetKeys
-from jaxrl_llm.tasks.dataset import Dataset
-from jaxrl_llm.tasks.reasoning_gym import ReasoningGym, ReasoningGymKeys
-from jaxrl_llm.tasks.recurrence import Recurrence, RecurrenceKeys
-from jaxrl_llm.tasks.tool_arithmetic import ToolArithmetic, ToolArithmeticKeys
 
 
 def register(name: str, numbers: type | None = None, *, replace: bool = False, **defaults):
@@ -20,12 +16,16 @@ def register(name: str, numbers: type | None = None, *, replace: bool = False, *
   return TASKS.register(name, numbers, replace=replace, **defaults)
 
 
-register("modular_chain", ModularChainKeys)(ModularChain)
-register("recurrence", RecurrenceKeys)(Recurrence)
-register("countdown", CountdownKeys)(Countdown)
-register("tool_arithmetic", ToolArithmeticKeys)(ToolArithmetic)
-register("dataset", DatasetKeys)(Dataset)
-register("reasoning_gym", ReasoningGymKeys)(ReasoningGym)
+# A run imports the task that it names, and no other.
+for _name, _keys, _path in (
+    ("modular_chain", keys.ModularChainKeys, "arithmetic.ModularChain"),
+    ("recurrence", keys.RecurrenceKeys, "recurrence.Recurrence"),
+    ("countdown", keys.CountdownKeys, "countdown.Countdown"),
+    ("tool_arithmetic", keys.ToolArithmeticKeys, "tool_arithmetic.ToolArithmetic"),
+    ("dataset", DatasetKeys, "dataset.Dataset"),
+    ("reasoning_gym", keys.ReasoningGymKeys, "reasoning_gym.ReasoningGym"),
+):
+  TASKS.add(_name, Entry(Late(f"jaxrl_llm.tasks.{_path}"), _keys))
 
 
 def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None,
@@ -49,14 +49,4 @@ def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None,
     return entry.function(cfg, seed, batch_size, tokenizer, limits)
 
 
-__all__ = [
-    "TASKS",
-    "Countdown",
-    "Dataset",
-    "ModularChain",
-    "ReasoningGym",
-    "Recurrence",
-    "ToolArithmetic",
-    "make_task",
-    "register",
-]
+__all__ = ["TASKS", "make_task", "register"]

@@ -11,12 +11,10 @@ A share `task.worked_share` of the demonstrations writes every step, and the oth
 immediately. The warm start imitates this mixture; RL has to find that working step by step pays.
 """
 
-import dataclasses
 import operator
 
 import numpy as np
 
-from jaxrl_llm.fields import option
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.procedural import Procedural
 from jaxrl_llm.tasks.task_base import Mistake
@@ -24,15 +22,6 @@ from jaxrl_llm.types import Problem, Reward
 
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 ALPHABET = "0123456789+-*=:"
-
-
-@dataclasses.dataclass(frozen=True)
-class ModularChainKeys:
-  """Config keys of the task `modular_chain`."""
-
-  num_terms: int = option(6, "digits in a chain", low=2, high=64)
-  worked_share: float = option(1.0, "share of demonstrations that write every step; the others "
-                               "only answer", low=0.0, high=1.0)
 
 
 class ModularChain(Procedural):

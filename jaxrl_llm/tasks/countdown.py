@@ -13,7 +13,6 @@ syntax tree with exact fractions, because a character whitelist before `eval` ad
 """
 
 import ast
-import dataclasses
 import operator
 import re
 from collections import Counter
@@ -21,7 +20,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from jaxrl_llm.fields import option
 from jaxrl_llm.grading.extraction import after_thinking
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.procedural import Procedural
@@ -106,21 +104,6 @@ def parse_answer(answer: str) -> tuple[list[int], int]:
   """Returns (numbers, target) of a `Problem.answer` such as "3 7 12=48"."""
   numbers, target = answer.split("=")
   return [int(n) for n in numbers.split()], int(target)
-
-
-@dataclasses.dataclass(frozen=True)
-class CountdownConfig:
-  """Reach a target from given numbers, each used once."""
-
-  numbers: int = option(3, "numbers of a problem", low=2, high=6)
-  largest: int = option(20, "largest number", low=2, high=999)
-
-
-@dataclasses.dataclass(frozen=True)
-class CountdownKeys:
-  """Config keys of the task `countdown`."""
-
-  countdown: CountdownConfig = CountdownConfig()
 
 
 class Countdown(Procedural):

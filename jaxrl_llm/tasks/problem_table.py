@@ -9,11 +9,10 @@ from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.grading.grading import Verdict, judge
 from jaxrl_llm.tasks.mappings import Fields, Mapping
 from jaxrl_llm.tasks.readers import read_rows
-from jaxrl_llm.tasks.rows import RowError, check_text, scalar
+from jaxrl_llm.tasks.rows import RowError, check_text, scalar, shorten
 from jaxrl_llm.types import Problem
 
 SHOWN = 5  # bad rows that are named in the log
-SHOWN_CHARACTERS = 60  # of an answer
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +63,6 @@ class Source:
   teacher_column: str = ""
 
 
-class NoRowsError(ConfigError):
-  """No row of a file can be used as the config says."""
-
-
 def load(source: Source, prompt_ids: Callable[..., list[int]],
          limit: int | None) -> ProblemTable:
   """Reads all problems of a source into memory.
@@ -81,43 +76,44 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
       line; no row; no prompt that fits.
   """
   problems, lengths, counts, longest = [], [], collections.Counter(), 0
-  names, reasons = Names(source), []
-  for place, row in read_rows(source.key, source.path, source.split):
+  names, key, path = Names(source), source.key, source.path
+  for place, row in read_rows(key, path, source.split):
     counts["read"] += 1
     try:
-      fields = _converted(place, row, source)
-      teacher = _teacher(place, row, source)
+      fields, teacher = _converted(place, row, source)
       name = names.of(place, fields, counts["read"])
-      tokens = 0 if name is None else _length(place, row, fields, prompt_ids)
+      tokens = 0 if name is None else _length(place, fields, prompt_ids)
     except ConfigError as error:
       # The name of a column or a path may not be printable.
       message = str(error).encode(errors="backslashreplace").decode()
-      counts["bad"] += 1
-      reasons += [message] if counts["bad"] <= SHOWN else []
       if source.bad_rows == "error":
-        if counts["bad"] == SHOWN:
-          break
-      elif counts["bad"] <= SHOWN:
+        where = "task.data.bad_rows" if key.startswith("task.data.") else "the section's bad_rows"
+        raise ConfigError(f"{message} Or {where}=drop.") from error
+      counts["bad"] += 1
+      if counts["bad"] <= SHOWN:
         logger.warning("left out: %s", message)
       continue
+    longest = max(longest, tokens)
     if name is None:
       counts["duplicates"] += 1
-      continue
-    longest = max(longest, tokens)
-    if limit is not None and tokens > limit:
+    elif limit is not None and tokens > limit:
       counts["too_long"] += 1
-      continue
-    problems.append(Problem(fields.prompt, fields.answer, fields.demonstration, name,
-                            fields.context, teacher))
-    lengths.append(tokens)
-  if reasons and source.bad_rows == "error":
-    raise ConfigError(_bad_rows(reasons, _bad_rows_key(source.key)))
-  if counts["read"] and counts["bad"] == counts["read"]:
-    raise NoRowsError(f"{source.key} = {source.path!r}: all of its {counts['bad']} rows are bad. "
-                      f"The first: {reasons[0]}")
-  _check_some(source, counts, problems, limit, longest)
+    else:
+      problems.append(Problem(fields.prompt, fields.answer, fields.demonstration, name,
+                              fields.context, teacher))
+      lengths.append(tokens)
+  if not counts["read"]:
+    raise ConfigError(f"{key} = {path!r}: the file has no rows. Fix: a file with problems.")
+  if counts["bad"] == counts["read"]:
+    raise ConfigError(f"{key} = {path!r}: all of its {counts['bad']} rows are bad, the last: "
+                      f"{message}")
+  if not problems:
+    raise ConfigError(
+        f"rollout.max_prompt_tokens = {limit}: every prompt of {key} = {path!r} is longer; "
+        f"the longest has {longest} tokens. Fix: rollout.max_prompt_tokens >= {longest}, or less "
+        "text in task.prompt.", {"rollout.max_prompt_tokens": longest})
   logger.info("%s: %d rows read, %d bad, %d repeated, %d prompts above rollout.max_prompt_tokens = "
-              "%s dropped (longest: %d)", source.path, counts["read"], counts["bad"],
+              "%s dropped (longest: %d)", path, counts["read"], counts["bad"],
               counts["duplicates"], counts["too_long"], limit, longest)
   return ProblemTable(problems, lengths, counts["read"], counts["too_long"],
                       counts["duplicates"], counts["bad"])
@@ -179,8 +175,7 @@ class Names:
                        "counts", place, first, fields.answer, answer)
 
 
-def _length(place: str, row: dict | ConfigError, fields: Fields,
-            prompt_ids: Callable[..., list[int]]) -> int:
+def _length(place: str, fields: Fields, prompt_ids: Callable[..., list[int]]) -> int:
   """Returns the tokens of a row's prompt.
 
   Raises:
@@ -191,50 +186,11 @@ def _length(place: str, row: dict | ConfigError, fields: Fields,
   except Exception as error:  # whatever templates and tokenizers raise
     text = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
     fix = "" if "Fix: " in text else ". Fix: the row, or task.prompt."
-    raise ConfigError(f"{place}, {_column(row, fields.prompt)}: {text}{fix}") from error
+    raise ConfigError(f"{place}: {text}{fix}") from error
 
 
-def _column(row: dict | ConfigError, text: str) -> str:
-  """Returns the column of a row that holds a text, in words."""
-  columns = row.items() if isinstance(row, dict) else ()
-  for same in (True, False):
-    for name, value in columns:
-      cell = str(value).strip()
-      if cell == text.strip() if same else text.strip() in cell:
-        return f"column {name!r}"
-  return "all columns together"
-
-
-def _check_some(source: Source, counts: dict[str, int], problems: list[Problem],
-                limit: int | None, longest: int) -> None:
-  """Refuses a source that leaves no problem."""
-  key, path = source.key, source.path
-  if not counts["read"]:
-    raise ConfigError(f"{key} = {path!r}: the file has no rows. Fix: a file with problems.")
-  if not problems:
-    raise ConfigError(
-        f"rollout.max_prompt_tokens = {limit}: every prompt of {key} = {path!r} is longer; "
-        f"the longest has {longest} tokens. Fix: rollout.max_prompt_tokens >= {longest}, or less "
-        "text in task.prompt.", {"rollout.max_prompt_tokens": longest})
-
-
-def _bad_rows(reasons: list[str], key: str) -> str:
-  """Returns what is wrong with the first bad rows of a file, and the key that leaves them out."""
-  causes = [reason.partition(". Fix: ")[0] for reason in reasons]
-  first = causes[0].partition(": ")[2]
-  other_causes = [cause for cause in causes[1:] if cause.partition(": ")[2] != first]
-  same = len(causes) - 1 - len(other_causes)
-  more = f" {same} more bad rows have the same cause." if same else ""
-  more += f" Other bad rows: {'; '.join(other_causes)}." if other_causes else ""
-  return f"{reasons[0]} Or {key}=drop.{more}"
-
-
-def _bad_rows_key(key: str) -> str:
-  return "task.data.bad_rows" if key.startswith("task.data.") else "bad_rows of the same section"
-
-
-def _converted(place: str, row: dict | ConfigError, source: Source) -> Fields:
-  """Returns the fields of a row.
+def _converted(place: str, row: dict | ConfigError, source: Source) -> tuple[Fields, str]:
+  """Returns the fields of a row, and the name of its teacher; empty without a column of it.
 
   Raises:
     ConfigError: with the place; the row could not be read, or does not convert.
@@ -244,31 +200,15 @@ def _converted(place: str, row: dict | ConfigError, source: Source) -> Fields:
   try:
     fields = source.mapping.convert(row)
     _check_fields(fields)
-    # An empty completion is wrong, not unscored, unless the answer itself is at fault.
-    verdict = _check_answer(source.verifier, fields.answer)
-    if isinstance(verdict, Verdict) and (reason := verdict.unscored_reason):
-      raise RowError(f"answer {_short(fields.answer)} for task.data.verifier = {source.verifier!r} "
-                     f"({_column(row, fields.answer)}): {reason}")
-    return fields
+    if reason := _unscored(source.verifier, fields.answer):
+      raise RowError(f"answer {shorten(fields.answer)} for task.data.verifier = "
+                     f"{source.verifier!r}: {reason}")
+    return fields, scalar(row, source.teacher_column) if source.teacher_column else ""
   except RowError as error:
     raise ConfigError(
         f"{place}: {error}. Fix: the row, task.data.mapping, or the keys of the columns "
-        "(task.data.prompt_column, .answer_column, .demonstration_column).") from error
-
-
-def _teacher(place: str, row: dict | ConfigError, source: Source) -> str:
-  """Returns the name of a row's teacher; empty without a column.
-
-  Raises:
-    ConfigError: with the place; the row names none.
-  """
-  if isinstance(row, ConfigError) or not source.teacher_column:
-    return ""
-  try:
-    return scalar(row, source.teacher_column)
-  except RowError as error:
-    raise ConfigError(f"{place}: {error}. Fix: the row, or another "
-                      "task.data.teacher_column.") from error
+        "(task.data.prompt_column, .answer_column, .demonstration_column, "
+        ".teacher_column).") from error
 
 
 def _check_fields(fields: Fields) -> None:
@@ -282,18 +222,12 @@ def _check_fields(fields: Fields) -> None:
     check_text(f"Fields.{name}", value)
 
 
-def _short(text: str) -> str:
-  return repr(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...")
-
-
-def _check_answer(verifier: str, answer: str):
-  """Returns the verdict on an empty completion.
-
-  Raises:
-    RowError: the check fails with this answer.
+def _unscored(verifier: str, answer: str) -> str | None:
+  """Returns why a verifier could never score an answer; None: it can. An empty completion is wrong,
+  not unscored, unless the answer itself is at fault.
   """
   try:
-    return judge(verifier, "", answer)
+    verdict = judge(verifier, "", answer)
   except (Exception, SystemExit) as error:  # whatever a plugin's verifier raises
-    raise RowError(f"answer {_short(answer)} for task.data.verifier = {verifier!r}: "
-                   f"{type(error).__name__}: {error}") from error
+    return f"{type(error).__name__}: {error}"
+  return verdict.unscored_reason if isinstance(verdict, Verdict) else None

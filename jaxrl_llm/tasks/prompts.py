@@ -7,8 +7,6 @@ from jaxrl_llm.config import PromptConfig
 from jaxrl_llm.fields import ConfigError, refuse_unread
 from jaxrl_llm.tasks import chat_templates
 from jaxrl_llm.tasks.encoding import encode
-from jaxrl_llm.tasks.readers import read_rows
-from jaxrl_llm.tasks.rows import RowError, check_text
 
 # Arguments of apply_chat_template that this file sets, or that would change what it returns.
 RESERVED = frozenset({
@@ -83,6 +81,9 @@ def _examples(path: str) -> list[tuple[str, str]]:
   Raises:
     ConfigError: a row without both, with its place.
   """
+  from jaxrl_llm.tasks.readers import read_rows
+  from jaxrl_llm.tasks.rows import RowError, check_text
+
   out = []
   for place, row in read_rows("task.prompt.examples", path, "train"):
     if isinstance(row, ConfigError):

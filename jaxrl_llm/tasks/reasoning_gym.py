@@ -4,38 +4,39 @@ Two properties of that package (measured on version 0.1.25) shape this file. Ite
 with seed s is generated from seed s + i, so the distance between training and held-out seeds
 exceeds the length of the data set. Its default scorer gives partial credit for an answer hidden in
 other text, so a reward is 1 only if the score is 1.
+
+Some of its scorers run the completion as Python code, so all of them run in the sandbox
+(sandbox/isolated_calls.py). A text on which a scorer raises, or that takes its process down or all
+of its time, is wrong, unless the scorer fails on the problem's own answer too: then the row is
+unscored, as it is for a fault of the sandbox.
 """
 
-import dataclasses
 import functools
 import json
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.fields import did_you_mean, option
+from jaxrl_llm.fields import did_you_mean, installing
+from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
+from jaxrl_llm.sandbox.results import Fault
 from jaxrl_llm.tasks.countdown import answer_text
 from jaxrl_llm.tasks.order import rows_of_batch, share
+from jaxrl_llm.tasks.reward_faults import blamed
 from jaxrl_llm.tasks.task_base import TaskBase
 from jaxrl_llm.types import Problem, Reward
 
 TRAIN_SEED, HELDOUT_SEED = 0, 2**30
 PROBE = 64  # items looked at if all would take long
 STRIDE = 7919  # a prime: the next item to try if one does not fit
-
-
-@dataclasses.dataclass(frozen=True)
-class GymConfig:
-  """A task of the reasoning-gym package (extra `gym`)."""
-
-  name: str = option("chain_sum", "name of a reasoning-gym dataset")
-  size: int = option(10_000, "training problems", low=1)
-  options: str = option("{}", "JSON object of the dataset's own options")
-
-
-@dataclasses.dataclass(frozen=True)
-class ReasoningGymKeys:
-  """Config keys of the task `reasoning_gym`."""
-
-  gym: GymConfig = GymConfig()
+# Scorers take milliseconds. Seconds that a text may compute, wait, and compute at first; and that a
+# batch may lose.
+CPU, WALL, QUICK, BUDGET = 2.0, 20.0, 0.25, 60.0
+# Its first score imports what the others need.
+SCORER = """import contextlib, json, reasoning_gym
+data = reasoning_gym.create_dataset({name!r}, seed=0, size={size}, **json.loads({options!r}))
+target = data.score_answer
+with contextlib.suppress(Exception):
+  target(data[0]["answer"], data[0])
+"""
 
 
 class ReasoningGym(TaskBase):
@@ -87,14 +88,38 @@ class ReasoningGym(TaskBase):
         f"task.gym.options.")
 
   def reward(self, problem: Problem, completion: str) -> Reward:
+    """Returns the reward of one completion; see `rewards`."""
+    return self.rewards([problem], [completion])[0]
+
+  def rewards(self, problems: list[Problem], completions: list[str]) -> list[Reward]:
     """Pays 1 if the package gives the answer the score 1, else 0.
 
     The answer is the text inside the last <answer> </answer>, or else the full completion.
     """
-    kind, index = problem.id.split("-")
-    answer = answer_text(self.as_graded(problem, completion))
-    score = self._sets[kind].score_answer(answer, self._entry(kind, int(index)))
-    return Reward(float(score == 1), bool(score == 1))
+    answers = [answer_text(self.as_graded(problem, text))
+               for problem, text in zip(problems, completions, strict=True)]
+    given = blamed(problems, self._scores(problems, answers), self._scores)
+    return [Reward(0.0, False, v.reason) if isinstance(v, Fault) else v for v in given]
+
+  @functools.cached_property
+  def _scorer(self) -> IsolatedCalls:
+    gym = self.cfg.gym
+    return IsolatedCalls(SCORER.format(name=gym.name, size=gym.size, options=gym.options),
+                         cpu=CPU, wall=WALL, quick=QUICK, budget=BUDGET)
+
+  def _scores(self, problems: list[Problem], answers: list[str]) -> list[Reward | Fault]:
+    """Returns the scorer's verdict on each answer; equal ones of a problem are asked once."""
+    rows = [(problem.id, answer) for problem, answer in zip(problems, answers, strict=True)]
+    distinct = list(dict.fromkeys(rows))
+    scores = self._scorer.run([(answer, self._entry_of(name)) for name, answer in distinct])
+    given = {row: score if isinstance(score, Fault) else Reward(float(score == 1), score == 1,
+                                                                rung="scorer")
+             for row, score in zip(distinct, scores, strict=True)}
+    return [given[row] for row in rows]
+
+  def _entry_of(self, name: str) -> dict:
+    kind, index = name.split("-")
+    return self._entry(kind, int(index))
 
   def longest_prompt(self) -> int:
     """Returns the tokens of the longest training prompt; with `limits`, of the first PROBE."""
@@ -154,7 +179,7 @@ def _create(cfg, seed: int, size: int):
   except ImportError as error:
     raise ConfigError(
         f"task.name = 'reasoning_gym': the package reasoning-gym is missing ({error}). "
-        "Fix: pip install -e '.[gym]' (it needs a C compiler).") from error
+        f"Fix: {installing('gym')} (it needs a C compiler).") from error
   if cfg.name not in DATASETS:
     raise ConfigError(
         f"task.gym.name = {cfg.name!r}: no such data set; there are {', '.join(sorted(DATASETS))}."
@@ -162,7 +187,7 @@ def _create(cfg, seed: int, size: int):
   try:
     options = json.loads(cfg.options)
     return reasoning_gym.create_dataset(cfg.name, seed=seed, size=size, **options)
-  except (ValueError, RecursionError, TypeError, AssertionError) as error:
+  except (ValueError, RecursionError, TypeError, AssertionError, AttributeError) as error:
     raise ConfigError(
         f"task.gym.options = {cfg.options!r} for task.gym.name = {cfg.name!r}: {error}. "
         "Fix: a JSON object of the data set's own options.") from error

@@ -21,14 +21,13 @@ So mistakes are many in kind and place, but few in a completion: if all steps to
 with probability .2, the right tokens of a completion have log 5 = 1.6 nats to gain. Own design.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxrl_llm.fields import ConfigError, option
+from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.procedural import Procedural
 from jaxrl_llm.tasks.task_base import Mistake
@@ -39,23 +38,6 @@ CARELESS = "0bc34f67ij"  # by value, the notation that may be misread
 VALUES = {text: value for notation in (DIGITS, LETTERS) for value, text in enumerate(notation)}
 CONTEXTS_SEED = 7  # which contexts go wrong is the same for every run
 MISREAD, SLIP, OTHER = "misread", "slip", "other"
-
-
-@dataclasses.dataclass(frozen=True)
-class RecurrenceKeys:
-  """Config keys of the task `recurrence`."""
-
-  steps: int = option(31, "values in a completion", low=1, high=4096)
-  lag: int = option(4, "values in a prompt, and the distance of the older operand", low=3, high=64)
-  context: int = option(2, "values that decide whether a step goes wrong: 2 (100 contexts) or 3 "
-                           "(1000)", low=2, high=3)
-  mistake_contexts: tuple = option((), "contexts of each kind of mistake", of=int, low=0)
-  mistake_rates: tuple = option((), "rate of each kind of mistake in the "
-                                "demonstrations", of=float, low=0.0, high=1.0)
-  slips: float = option(0.0, "rate of wrong values in other contexts", low=0.0, high=1.0)
-  careless: float = option(0.0, "share of values written carelessly; 0: one notation only",
-                           low=0.0, high=1.0)
-  misread: int = option(0, "contexts in which a careless operand is misread", low=0, high=1000)
 
 
 class Context(NamedTuple):

@@ -5,22 +5,28 @@ value and its weight (1 if left out). A row's reward is the weighted sum over th
 rewards that `reward.name` lists. A row counts as correct by the component `correct`, or by the
 task's verdict if `task` is listed; without both, if the sum is positive.
 
-If one reward of a row fails or gives no number, the row is unscored: counted, and left out of the
-update.
+A reward that gives no value leaves its row unscored, or is 0 if the text is at fault
+(tasks/reward_faults.py).
 """
 
 import dataclasses
 import inspect
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxrl_llm.config import RewardConfig
 from jaxrl_llm.fields import PluginError
 from jaxrl_llm.registry import REWARDS, Entry
-from jaxrl_llm.tasks.reward_calls import Calls, Failed, call_reward
+from jaxrl_llm.sandbox.results import Fault
+from jaxrl_llm.tasks.reward_calls import Calls, Limit, call_reward, isolated_calls
+from jaxrl_llm.tasks.reward_faults import UNREADABLE, blamed
 from jaxrl_llm.types import Problem, Reward, Task
+
+if TYPE_CHECKING:  # a run imports the sandbox when something runs in it
+  from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 
 TASK = "task"
 LARGEST = float(np.finfo(np.float32).max)  # rewards are f32 on the devices
@@ -36,9 +42,11 @@ class RewardEntry(Entry):
       `reward(problem, completions, cfg)` -> components of each. It may be `async`. `cfg` is an
       instance of the hyperparameters of all chosen rewards.
     group: whether it reads all completions of a problem in one call.
+    isolated: whether its calls run in other processes, under the limits of the sandbox.
   """
 
   group: bool = False
+  isolated: bool = False
 
   @property
   def asynchronous(self) -> bool:
@@ -46,21 +54,32 @@ class RewardEntry(Entry):
     return inspect.iscoroutinefunction(self.function)
 
 
-def register(name: str, numbers: type | None = None, *, group: bool = False, replace: bool = False,
-             **defaults):
+def register(name: str, numbers: type | None = None, *, group: bool = False,
+             isolated: bool = False, replace: bool = False, **defaults):
   """Returns a decorator that enters a reward in the table; see `RewardEntry`.
 
-  An `async` function also has the hyperparameters of `Calls`, with the same keys: `reward.timeout`.
+  Every reward also has the time limit of a call, `reward.timeout`, and an `async` one the other
+  hyperparameters of `Calls`.
 
   Args:
     name: one of the names in `reward.name`.
     numbers, replace, **defaults: as in `registry.Table.register`.
-    group: see `RewardEntry`.
+    group, isolated: see `RewardEntry`. An isolated reward may run a text, or take without end; it
+      is defined in a file, has no network, and what it keeps between calls may be lost.
+
+  Raises:
+    ValueError: an isolated reward that is asynchronous.
   """
   def make(function: Callable, numbers: type) -> RewardEntry:
-    if inspect.iscoroutinefunction(function):
-      numbers = dataclasses.make_dataclass(f"Calls_{name}", [], bases=(numbers, Calls), frozen=True)
-    return RewardEntry(function, numbers, group)
+    asynchronous = inspect.iscoroutinefunction(function)
+    if isolated and asynchronous:
+      raise ValueError(f"reward {name!r}: isolated=True has no network to wait for. Fix: def in "
+                       "place of async def, or leave isolated out")
+    if name != TASK:
+      calls = Calls if asynchronous else Limit
+      numbers = dataclasses.make_dataclass(f"{calls.__name__}_{name}", [], bases=(numbers, calls),
+                                           frozen=True)
+    return RewardEntry(function, numbers, group, isolated)
 
   return REWARDS.register(name, numbers, replace=replace, make=make, **defaults)
 
@@ -80,7 +99,8 @@ class RewardedTask:
 
   def __init__(self, task: Task, cfg: RewardConfig):
     self._task, self._parts, self._cfg = task, REWARDS.parts(cfg.name), REWARDS.numbers(cfg)
-    self._said: set[str] = set()
+    self._logged: set[str] = set()
+    self._isolated: dict[str, "IsolatedCalls"] = {}
 
   def __getattr__(self, name: str):
     if name.startswith("__") or name == "_task":
@@ -125,10 +145,13 @@ class RewardedTask:
       with REWARDS.blamed(name):
         once = dataclasses.replace(self._cfg, retries=0) if entry.asynchronous else self._cfg
         outcome, = self._outcomes(name, entry, [problem], [completion], once)
-        if isinstance(outcome, Failed) and entry.asynchronous:
+        if isinstance(outcome, Fault) and entry.asynchronous:
+          self._log(name, entry, outcome)
           continue
-        if isinstance(outcome, Failed):
-          raise outcome.error
+        if isinstance(outcome, Fault):
+          fix = ". Fix: calls that end, or a higher reward.timeout"
+          raise PluginError(f"reward {name!r} ({entry.where}): {outcome.reason}"
+                            + fix * outcome.reason.startswith("timeout"))
         for part, _ in verdict(name, outcome).components:
           if owners.setdefault(part, name) != name:
             raise ValueError(f"component {part!r} is also one of reward {owners[part]!r}; choose "
@@ -137,35 +160,45 @@ class RewardedTask:
   def _verdicts(self, name: str, entry: RewardEntry, problems: list[Problem],
                 completions: list[str]) -> list[Reward]:
     """Returns one reward's verdict on each completion."""
+    size = len(completions) // len(problems)
     if name == TASK:
-      size = len(completions) // len(problems)
       return self._task.rewards([p for p in problems for _ in range(size)], completions)
-    out = []
-    for outcome in self._outcomes(name, entry, problems, completions, self._cfg):
-      try:
-        out.append(verdict(name, outcome))
-      except (TypeError, ValueError) as error:
-        out.append(self._unscored(name, entry, error))
+
+    def ask(problems: list[Problem], texts: list[str]) -> list[Reward | Fault]:
+      outcomes = self._outcomes(name, entry, problems, texts, self._cfg)
+      return [verdict_or_fault(name, outcome) for outcome in outcomes]
+
+    rows, out = [p for p in problems for _ in range(size)], []
+    given = ask(problems, completions)
+    for before, after in zip(given, blamed(rows, given, ask), strict=True):
+      if isinstance(before, Fault):
+        self._log(name, entry, before, wrong=isinstance(after, Reward))
+      out.append(Reward(0.0, False, after.reason) if isinstance(after, Fault) else after)
     return out
 
   def _outcomes(self, name: str, entry: RewardEntry, problems: list[Problem],
                 completions: list[str], cfg) -> list:
-    """Returns what a reward returned for each completion; failures are logged."""
-    outcomes = call_reward(entry.function, entry.group, entry.asynchronous, problems, completions,
-                           cfg)
-    for outcome in outcomes:
-      if isinstance(outcome, Failed):
-        self._unscored(name, entry, outcome.error)
-    return outcomes
+    """Returns what a reward returned for each completion, or a `Fault`."""
+    if entry.isolated and name not in self._isolated:
+      self._isolated[name] = isolated_calls(name, entry, cfg.timeout)
+    return call_reward(f"reward {name!r} ({entry.where})", entry, problems, completions, cfg,
+                       self._isolated.get(name))
 
-  def _unscored(self, name: str, entry: RewardEntry, error: BaseException) -> Reward:
-    """Returns the verdict of a failure; each kind of failure is logged once."""
-    failed = Failed(error)
-    if (key := f"{name}: {type(error).__name__}") not in self._said:
-      self._said.add(key)
-      logger.warning("reward %r (%s): %s; such rows are unscored and left out of the update", name,
-                     entry.where, failed.reason)
-    return verdict(name, failed)
+  def _log(self, name: str, entry: RewardEntry, fault: Fault, *, wrong: bool = False) -> None:
+    """Logs each kind of failure once."""
+    if (key := f"{name}: {fault.reason.split(':')[0]}: {wrong}") not in self._logged:
+      self._logged.add(key)
+      logger.warning("reward %r (%s): %s; such rows are %s", name, entry.where, fault.reason,
+                     "wrong (0), as it scores another text of the problem" if wrong else
+                     "unscored and left out of the update")
+
+
+def verdict_or_fault(name: str, returned) -> Reward | Fault:
+  """Returns the verdict of what a reward returned; a wrong kind of value is the reward's fault."""
+  try:
+    return returned if isinstance(returned, Fault) else verdict(name, returned)
+  except (TypeError, ValueError) as error:
+    return Fault(f"{type(error).__name__}: {error}", False)
 
 
 def components(name: str, returned) -> dict[str, tuple[float, float]]:
@@ -210,8 +243,6 @@ def verdict(name: str, returned) -> Reward:
   """
   if isinstance(returned, Reward):
     return returned
-  if isinstance(returned, Failed):
-    return Reward(0.0, False, returned.reason)
   parts = components(name, returned)
   value = sum(value * weight for value, weight in parts.values())
   if abs(value) > LARGEST:
@@ -231,7 +262,8 @@ def total(verdicts: tuple[Reward, ...]) -> Reward:
   value = sum(v.value for v in verdicts)
   correct_flags = [v.correct for v in verdicts if v.correct is not None]
   components = [pair for v in verdicts for pair in v.components or ((TASK, v.value),)]
-  rung = next((v.rung for v in verdicts if v.rung is not None), None)
+  rungs = [v.rung for v in verdicts if v.rung is not None]
+  rung = UNREADABLE if UNREADABLE in rungs else next(iter(rungs), None)
   return Reward(value, bool(correct_flags[0] if correct_flags else value > 0), None,
                 tuple(components), rung)
 
@@ -252,7 +284,8 @@ def refuse_if_all_failed(task: Task, given: list[Reward]) -> None:
     raise PluginError(
         f"reward {places}: all {len(reasons)} completions of a rollout batch are unscored, so that "
         f"nothing would be trained; the first: {reasons[0]}. The last checkpoint is complete. Fix: "
-        "the reward, or what it asks; the same command then resumes.")
+        "the reward, or what it asks; a text that it cannot read is worth 0, and no reason to "
+        "raise. The same command then resumes.")
 
 
 def rewarded(task: Task, cfg: RewardConfig) -> Task:

@@ -4,11 +4,14 @@ import dataclasses
 import functools
 from typing import Any, ClassVar, NamedTuple
 
-from jaxrl_llm.config import RolloutConfig, TaskConfig
+from jaxrl_llm.config import ConfigError, RolloutConfig, TaskConfig
+from jaxrl_llm.registry import TASKS
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.prompts import Prompter, make_prompter, opens_thought
-from jaxrl_llm.types import Problem, Reward
+from jaxrl_llm.types import Problem, Reward, Task
 
+TASK_METHODS = ("batch", "heldout", "render", "reward", "rewards", "longest_prompt",
+                "longest_demonstration", "demonstration", "demonstration_mask")
 KNOWN_PROMPTS = 4096  # prompts for which it is cached whether they open a thought
 
 
@@ -106,3 +109,54 @@ class TaskBase:
 
   def reward(self, problem: Problem, completion: str) -> Reward:
     raise NotImplementedError
+
+
+def lacking_methods(task: Task) -> list[str]:
+  """Returns the methods and attributes of a task that this one does not have."""
+  return [*(name for name in TASK_METHODS if not callable(getattr(task, name, None))),
+          *(name for name in ("tokenizer", "stop_ids") if not hasattr(task, name))]
+
+
+def check_task(cfg: TaskConfig, task: Task, prompts: int) -> None:
+  """Asks the task for the problems that are needed: held-out ones, and a batch.
+
+  Args:
+    prompts: problems of a batch; 0: none is needed.
+
+  Raises:
+    ConfigError: naming the place of a task that raises, lacks a method, or returns another kind.
+  """
+  with TASKS.blamed(cfg.name):
+    if lacking := lacking_methods(task):
+      raise TypeError(f"it lacks {', '.join(lacking)}; TaskBase has the parts that "
+                      "tasks share")
+    size = cfg.heldout_problems
+    problems = task.heldout(size) if size else []
+    if size < 0 and not problems:
+      raise ConfigError(f"task.heldout_problems = {size} stands for all problems; task.name = "
+                        f"{cfg.name!r} makes as many as it is asked for. Fix: a number.")
+    if (len(problems) != size >= 0) or (size and not isinstance(problems[0], Problem)):
+      raise TypeError(f"heldout({size}) returned {_kinds(problems)}; as many Problems were "
+                      "expected")
+    if problems and not TASKS[cfg.name].function.__module__.startswith("jaxrl_llm."):
+      _check_verdict(task, problems[0])
+    if not prompts:
+      return
+    batch = task.batch(1)
+    if len(batch) != prompts or not isinstance(batch[0], Problem):
+      raise TypeError(f"batch(1) returned {_kinds(batch)}; "
+                      f"rollout.prompts = {prompts} Problems were expected")
+
+
+def _kinds(values: list) -> str:
+  """Returns the number of values, and the type of the first one."""
+  return f"{len(values)} of {type(next(iter(values), None)).__name__}"
+
+
+def _check_verdict(task: Task, problem: Problem) -> None:
+  """Renders a problem of a plugin's task, and asks for the verdict on one completion."""
+  task.render(problem)
+  text = problem.demonstration or problem.answer
+  verdicts = list(task.rewards([problem], [text if isinstance(text, str) else ""]))
+  if len(verdicts) != 1 or not isinstance(verdicts[0], Reward):
+    raise TypeError(f"rewards of one completion returned {verdicts!r}; a types.Reward was expected")

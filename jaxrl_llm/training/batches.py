@@ -42,9 +42,9 @@ def weighed_batch(rollout, rewards, keep, scores: Scores, *,
   live = mask & keep[:, None]
   live = live if scores.in_support is None else live & scores.in_support
   weights, metrics = correction_weights(anchor, rollout.behavior_log_probs, live, cfg.correction)
-  if scores.own is not None:
-    metrics |= mismatch_metrics(scores.own.log_probs, rollout.behavior_log_probs,
-                                valid_tokens(scores.own, rollout))
+  if scores.metered is not None:
+    metrics |= mismatch_metrics(scores.metered.log_probs, rollout.behavior_log_probs,
+                                valid_tokens(scores.metered, rollout))
   token_rewards = None
   if cfg.kl.coef and cfg.kl.place == "reward":
     divergence = lax.stop_gradient(get_divergence(cfg.kl.name)(anchor, scores.ref_log_probs, mask))
@@ -103,11 +103,11 @@ def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
   Returns:
     (list of TrainBatch, metrics). Batch k takes groups k, k + parts, ... .
   """
-  weighed, metrics = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
+  weighed_rollout, metrics = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
   batches = []
   for k in range(cfg.parts):
     take = functools.partial(_whole_groups, k=k, cfg=cfg)
-    part, part_keep = jax.tree.map(take, (weighed, keep))
+    part, part_keep = jax.tree.map(take, (weighed_rollout, keep))
     if part.columns is not None:
       part = part.replace(at_anchor=jnp.full_like(part_keep, k == 0))
     batches.append(with_weights(part, part_keep, cfg))

@@ -72,10 +72,10 @@ def register(name: str, *, reads: Collection[str] = (CURRENT,), program: str = "
   Raises:
     ValueError: the name is taken, or `reads` names no set of parameters.
   """
-  allowed = (CURRENT, BASE, REFERENCE, TEACHER)
-  unknown = sorted(set(reads) - set(allowed))
+  readers = (CURRENT, BASE, REFERENCE, TEACHER)
+  unknown = sorted(set(reads) - set(readers))
   if unknown:
-    raise ValueError(f"column {name!r} reads {unknown}; allowed are {', '.join(allowed)}")
+    raise ValueError(f"column {name!r} reads {unknown}; allowed are {', '.join(readers)}")
 
   def make(function, cls: type) -> ColumnEntry:
     return ColumnEntry(function, cls, tuple(reads), "", program or f"score_{name}", check)

@@ -107,8 +107,8 @@ class Packer:
     for bin_index, members in enumerate(bin_members):
       rows_of_bin = [row for unit in members for row in units[unit]]
       rows[bin_index, :len(rows_of_bin)] = rows_of_bin
-      again = [row for unit in members for row in (len(lengths), *units[unit][1:])]
-      shared[bin_index, :len(rows_of_bin)] = np.append(prefix, 0)[again]
+      copies = [row for unit in members for row in (len(lengths), *units[unit][1:])]
+      shared[bin_index, :len(rows_of_bin)] = np.append(prefix, 0)[copies]
     return Packing(rows.reshape(steps, width, -1), np.int32(-(-len(bin_members) // width)),
                    self.bins,
                    shared.reshape(steps, width, -1) if self.shared_prompts else None)

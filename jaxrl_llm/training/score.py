@@ -25,8 +25,8 @@ class Scores:
     ref_log_probs: f32, nats, of the KL reference.
     sum_pi_squared, values, entropy: f32, under the parameters that scored the anchor.
     in_support: bool, False outside the anchor's pruned vocabulary.
-    own: log_probs and in_support under the parameters that sampled, for the mismatch meter; None if
-      no pass over all rows was made with them.
+    metered: log_probs and in_support under the parameters that sampled, for the mismatch meter;
+      None if no pass over all rows was made with them.
     current_log_probs: f32, nats, for the advantage, where the anchor is the current policy.
     columns: further arrays by name (training/columns.py).
     step: int32 scalar, optimizer step of the current policy, for an interpolated anchor; None
@@ -39,7 +39,7 @@ class Scores:
   sum_pi_squared: Array | None = None
   values: Array | None = None
   in_support: Array | None = None
-  own: TokenStats | None = None
+  metered: TokenStats | None = None
   entropy: Array | None = None
   current_log_probs: Array | None = None
   columns: dict[str, Array] | None = None

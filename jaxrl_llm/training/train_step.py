@@ -50,8 +50,8 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
     run = functools.partial(gradients, loss=loss, cfg=cfg)
     return _gradients_of_parts(run, model, params, frozen, batch, packing)
 
-  def trained_loss(trained, rows):
-    return loss(trainable.merge(trained, frozen, cfg.parameters), rows, model=model, cfg=cfg.loss)
+  def trained_loss(leaves, rows):
+    return loss(trainable.merge(leaves, frozen, cfg.parameters), rows, model=model, cfg=cfg.loss)
 
   value_and_grad = jax.value_and_grad(trained_loss, has_aux=True)
   if packing is not None:
@@ -64,8 +64,9 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
     return jax.tree.map(jnp.add, carry, (value, grads)), metrics
 
   zeros = (jnp.float32(0), jax.tree.map(jnp.zeros_like, params))
-  (value, grads), stacked = lax.scan(accumulate, zeros, split_rows(batch, cfg.micro_batches))
-  return (value, {name: metric.reduce() for name, metric in stacked.items()}), grads
+  (value, grads), stacked_metrics = lax.scan(accumulate, zeros,
+                                             split_rows(batch, cfg.micro_batches))
+  return (value, {name: metric.reduce() for name, metric in stacked_metrics.items()}), grads
 
 
 def _apart_over_data(model, micro_batches: int) -> bool:
@@ -80,10 +81,10 @@ def _gradients_of_parts(run, model, params, frozen, batch, packing: Packing | No
 
   A part has its rows of the batch or, packed, its bins of each micro-batch and the full batch.
   """
-  def part_gradients(layout, shared, divided):
-    trained, frozen, rows, packing = shared
-    rows, packing = (divided, None) if packing is None else (rows, packing.replace(**divided))
-    return run(trained, rows, model=dataclasses.replace(model, constrain=layout), frozen=frozen,
+  def part_gradients(layout, shared, part):
+    leaves, frozen, rows, packing = shared
+    rows, packing = (part, None) if packing is None else (rows, packing.replace(**part))
+    return run(leaves, rows, model=dataclasses.replace(model, constrain=layout), frozen=frozen,
                packing=packing)
 
   shared, divided, axis = (params, frozen, None, None), batch, 0
@@ -116,7 +117,8 @@ def _packed_gradients(value_and_grad, params, batch: TrainBatch, packing: Packin
 
 
 def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
-               packing: Packing | None = None) -> tuple[TrainState, dict]:
+               packing: Packing | None = None,
+               active: dict[str, transforms.Transform] | None = None) -> tuple[TrainState, dict]:
   """Makes one update.
 
   Args:
@@ -125,11 +127,13 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
     loss: (params, batch, *, model, cfg) -> (scalar, metrics), additive over rows.
     model, tx, cfg: static.
     packing: see `gradients`.
+    active: the update transforms of `cfg`; None: they are looked up.
 
   Returns:
     (new state, mergeable metrics). `optimizer/grad_norm` is the norm before clipping.
   """
-  parts = transforms.StepParts(model, cfg, packing)
+  active = transforms.active(cfg) if active is None else active
+  parts = transforms.StepParts(model, cfg, packing, active)
   params = trainable.merge(state.params, state.frozen, cfg.parameters)
   batch = with_estimator_weights(params, batch, model=model, cfg=cfg, packing=packing)
   state, batch, of_before = transforms.before(state, params, batch, parts)
@@ -150,8 +154,8 @@ def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig())
 
   A factor of a moment, which lacks an axis of its parameter, is laid out by the axes that it has.
   """
-  trained, frozen = trainable.shardings(model, cfg, mesh)
-  replicated, shapes = parallel.replicated(mesh), trainable.shapes_of(model, cfg)[0]
+  trained_layout, frozen = trainable.shardings(model, cfg, mesh)
+  everywhere_layout, shapes = parallel.replicated(mesh), trainable.shapes_of(model, cfg)[0]
 
   def moment_sharding(moment, sharding, parameter):
     if _is_masked(moment):  # an optimizer that treats some leaves otherwise keeps nothing of them
@@ -161,12 +165,12 @@ def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig())
     return _factor_sharding(moment.shape, sharding, parameter.shape)
 
   def counter_sharding(counter):
-    return replicated
+    return everywhere_layout
 
-  opt_state = optax.tree_map_params(tx, moment_sharding, jax.eval_shape(tx.init, shapes), trained,
-                                    shapes, transform_non_params=counter_sharding,
+  opt_state = optax.tree_map_params(tx, moment_sharding, jax.eval_shape(tx.init, shapes),
+                                    trained_layout, shapes, transform_non_params=counter_sharding,
                                     is_leaf=_is_masked)
-  return TrainState(replicated, trained, opt_state, frozen)
+  return TrainState(everywhere_layout, trained_layout, opt_state, frozen)
 
 
 def _is_masked(node) -> bool:
@@ -230,10 +234,11 @@ def make_train_step(loss, model, tx, cfg: StepConfig, mesh) -> TrainStep:
   model = dataclasses.replace(model, constrain=parallel.Layout(mesh))
   state_layout = carrying_shardings(state_shardings(model, tx, mesh, cfg.parameters), cfg, mesh)
   layout = state_layout.replace(frozen=None)
+  active = transforms.active(cfg)  # before anything is traced, so that a plugin fails by its name
 
   def update(state, frozen, batch, packing):
     new, metrics = train_step(state.replace(frozen=frozen), batch, loss=loss, model=model, tx=tx,
-                              cfg=cfg, packing=packing)
+                              cfg=cfg, packing=packing, active=active)
     return new.replace(frozen=None), metrics
 
   update.__name__ = "train_step"  # how profiles and compilation logs call it

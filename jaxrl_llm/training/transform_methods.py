@@ -41,11 +41,11 @@ class EssStep(Transform):
   def __init__(self, cfg: Ess):
     self._cfg = cfg
 
-  def after(self, updates, batch, carried, parts):
+  def after(self, updates, batch, carry, parts):
     del parts
     rollout = batch.rollout
-    weighted = jnp.any(batch.loss_weights != 0, axis=1)
-    rows = weighted | ~jnp.any(rollout.mask, axis=1)
+    has_weight = jnp.any(batch.loss_weights != 0, axis=1)
+    rows = has_weight | ~jnp.any(rollout.mask, axis=1)
     mask = rollout.mask if batch.in_support is None else rollout.mask & batch.in_support
     difference = batch.columns[RECOMPUTED_COLUMN] - rollout.behavior_log_probs
     log_weights = jnp.sum(masked.masked(difference, mask), axis=1)
@@ -54,7 +54,7 @@ class EssStep(Transform):
                             rows=rows)
     count = jnp.float32(1)
     metrics = {"ess/share": Mean(share, count), "ess/factor": Mean(factor, count)}
-    return jax.tree.map(lambda x: (factor * x).astype(x.dtype), updates), carried, metrics
+    return jax.tree.map(lambda x: (factor * x).astype(x.dtype), updates), carry, metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,12 +80,12 @@ class EntropyGate(Transform):
   def __init__(self, cfg: EntropyShare):
     self._cfg = cfg
 
-  def before(self, params, batch, carried, parts):
+  def before(self, params, batch, carry, parts):
     stats, mask = stats_before(params, batch, model=parts.model, cfg=parts.cfg,
                                packing=parts.packing, stats=frozenset({"entropy"}))
     gate = entropy_share(stats.entropy, mask, self._cfg.share)
     metrics = {"entropy_share/kept": masked.mean(gate.astype(jnp.float32), mask)}
-    return (batch.replace(correction_weights=batch.correction_weights * gate), carried, metrics)
+    return (batch.replace(correction_weights=batch.correction_weights * gate), carry, metrics)
 
 
 __all__ = ["EntropyGate", "EssStep"]

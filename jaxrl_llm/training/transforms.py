@@ -11,7 +11,8 @@ The transforms of `transform.name` act in its order, after the transforms that l
 """
 
 import dataclasses
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -36,11 +37,17 @@ OF_EVERY_RUN = ("train", "cursor", "stale", "unfinished")
 
 
 class StepParts(NamedTuple):
-  """The arguments of an update in addition to its batch: all static but for the packing."""
+  """The arguments of an update in addition to its batch: all static but for the packing.
+
+  Attributes:
+    model, cfg, packing: as in `train_step`.
+    transforms: those of `cfg`, see `active`.
+  """
 
   model: Model
   cfg: StepConfig
   packing: Packing | None
+  transforms: "Mapping[str, Transform]" = types.MappingProxyType({})
 
 
 class PhaseInputs(NamedTuple):
@@ -201,7 +208,7 @@ def before(state: TrainState, params: Params, batch,
   Transforms act around updates on a TrainBatch only.
   """
   metrics: dict = {}
-  for name, transform in _around(batch, parts.cfg).items():
+  for name, transform in _around(batch, parts).items():
     batch, carried, new_metrics = transform.before(params, batch, carried_by(state, name), parts)
     state, metrics = _carrying(state, name, carried), metrics | new_metrics
   return state, batch, metrics
@@ -211,14 +218,14 @@ def after(state: TrainState, updates, batch,
           parts: StepParts) -> tuple[TrainState, Any, dict]:
   """Returns (state, updates, metrics) after the part of each transform on the updates."""
   metrics: dict = {}
-  for name, transform in _around(batch, parts.cfg).items():
+  for name, transform in _around(batch, parts).items():
     updates, carried, new_metrics = transform.after(updates, batch, carried_by(state, name), parts)
     state, metrics = _carrying(state, name, carried), metrics | new_metrics
   return state, updates, metrics
 
 
-def _around(batch, cfg: StepConfig) -> dict[str, Transform]:
-  return active(cfg) if isinstance(batch, TrainBatch) else {}
+def _around(batch, parts: StepParts) -> Mapping[str, Transform]:
+  return parts.transforms if isinstance(batch, TrainBatch) else {}
 
 
 def carried_by(state: TrainState, name: str):
@@ -244,12 +251,12 @@ class Phases:
   def begin(self, state: TrainState, carried: dict[str, Any],
             inputs: PhaseInputs) -> tuple[TrainState, dict[str, Any], dict[str, list], dict]:
     """Returns (state, carried, metrics of the steps by name, values) after all of them."""
-    following, metrics, values = {}, {}, {}
+    next_carried, metrics, values = {}, {}, {}
     for name, phase in self.by_name.items():
       output = phase.begin(state, carried[name], inputs)
-      state, following[name] = output.state, output.carried
+      state, next_carried[name] = output.state, output.carried
       metrics[name], values = output.metrics, values | output.values
-    return state, following, metrics, values
+    return state, next_carried, metrics, values
 
 
 def make_phases(cfg: StepConfig, parts: PhaseParts) -> Phases:

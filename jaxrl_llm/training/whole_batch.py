@@ -38,6 +38,6 @@ def stats_before(params: Params, batch: TrainBatch, *, model: Model, cfg: StepCo
   else:
     token_stats = join_rows(lax.map(run, split_rows(batch, cfg.micro_batches)))
   mask = batch.rollout.mask
-  for inside in (token_stats.in_support, batch.in_support):
-    mask = mask if inside is None else mask & inside
+  for support in (token_stats.in_support, batch.in_support):
+    mask = mask if support is None else mask & support
   return token_stats, mask & (regularizer_weights(batch) > 0)

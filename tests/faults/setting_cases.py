@@ -134,9 +134,8 @@ KEYS = {
                                         "task.prompt.examples"),
 }
 SIZES = {
-    "group": main({"rollout.group_size": "10000000000"}, "rollout.group_size", "iB"),
-    "prompt": main({"rollout.max_prompt_tokens": "10000000000"}, "rollout.max_prompt_tokens",
-                   "iB"),
+    "group": main({"rollout.group_size": "10000000000"}, "out of memory"),
+    "prompt": main({"rollout.max_prompt_tokens": "10000000000"}, "out of memory"),
     "problems": main({"task.name": "tool_arithmetic", "task.heldout_problems": "1000000000000"},
                      "task.heldout_problems"),
     "vocabulary": main({"model.vocab_size": "100000000000"}, "model.vocab_size", "iB"),
@@ -155,7 +154,7 @@ SIZES = {
                               "evaluation.sets.a.samples": "100000"}, "evaluation.sets.a.samples"),
     "layers of small width": main(
         {"model.num_layers": "20000000", "model.width": "2", "model.head_dim": "2",
-         "model.mlp_width": "1"}, "model.num_layers", "iB"),
+         "model.mlp_width": "1"}, "model.num_layers"),
     "terms": main({"task.num_terms": "1000000"}, "task.num_terms = 1000000"),
     "verifiers": main({"task.data.path": "{here}/a.jsonl", "task.verifier_workers": "100000"},
                       "task.verifier_workers", kind="data"),

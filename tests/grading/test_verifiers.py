@@ -2,10 +2,9 @@
 
 import os
 import runpy
-import shutil
+import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 from unittest import mock
 
@@ -14,6 +13,7 @@ import pytest
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.grading import verifier_pool, verifiers
 from jaxrl_llm.grading.grading import Question, Verdict
+from jaxrl_llm.sandbox.isolated_calls import NOT_ASKED
 from jaxrl_llm.types import Reward
 
 ANSWERS = [
@@ -110,27 +110,15 @@ COMPLETIONS = [
 ]
 TOWER = r"9^{9^{9^9}}"
 HANGS = r"\int_0^{4} \sin(x^{x}) e^{\cos x^2} dx"  # for minutes; nothing in it looks large
-MATH_VERIFY = r"""
-import os
-LatexExtractionConfig = ExprExtractionConfig = dict
-def parse(text, **_):
-  return text
-def verify(gold, text, **_):
+CAREFUL = """
+def target(gold, prediction, *_):
   print('noise')
-  if 'exit' in text: os._exit(3)
-  while 'slow' in text: pass
-  return 1 / len(text[len('\\boxed{'):-1]) == 1
-"""
-PARENT = f"""
-import os, sys
-from jaxrl_llm.tasks import verifier_pool
-from jaxrl_llm.grading.grading import Question
-pool = verifier_pool.shared_pool()
-pool.decide([Question('0.5', '2/4')], workers=1)
-print(pool.pids()[0], flush=True)
-if sys.argv[1] == 'kill':
-  pool._workers[0].submit(Question('1', {HANGS!r}), 1.0)
-  os.kill(os.getpid(), 9)
+  while 'slow' in prediction: pass
+  if 'costly' in gold: return 'costly'
+  if 'exit' in prediction:
+    import os
+    os._exit(3)
+  return 1 / len(prediction) == 1
 """
 
 
@@ -145,7 +133,7 @@ def children() -> list[str]:
   """Command lines of verifier processes of this one."""
   found = subprocess.run(
       ["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
-  return [line for line in found.splitlines() if "verifier_worker" in line]
+  return [line for line in found.splitlines() if "sandbox_worker" in line]
 
 
 @pytest.fixture(scope="module")
@@ -221,134 +209,49 @@ def worker():
   return SimpleNamespace(**found, math_verify=pytest.importorskip("math_verify"))
 
 
+@pytest.fixture
+def careful(monkeypatch):
+  """Workers that compare as CAREFUL does."""
+  verifiers.close_all()
+  monkeypatch.setattr(verifier_pool, "SOURCE", CAREFUL)
+  yield
+  verifiers.close_all()
+
+
 @pytest.mark.slow
-def test_a_batch_of_hanging_answers_takes_bounded_time(fake_worker):
+def test_a_batch_of_hanging_answers_takes_bounded_time(careful):
   """They come after all others, and share one time limit; more workers than cores do not matter."""
   questions = [Question("a", f"slow{i}") for i in range(8)] + [Question("a", "x")]
-  with verifier_pool.Pool() as pool:
-    found = pool.decide(questions, workers=2, timeout=2.0)
+  found = verifier_pool.decide(questions, workers=2, timeout=2.0)
   assert found[-1] == Verdict(True, "algebra")
   assert verifier_pool.TOO_EXPENSIVE in found[:8]
-  assert set(found[:8]) <= {verifier_pool.TOO_EXPENSIVE, verifier_pool.BUDGET_EXHAUSTED}
-  # Two workers; what is left of the limit when the first pair has used it is for one more pair.
+  not_asked = Verdict(False, "none", NOT_ASKED.reason)
+  assert set(found[:8]) <= {verifier_pool.TOO_EXPENSIVE, not_asked}
   assert found.count(verifier_pool.TOO_EXPENSIVE) <= 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["raise SystemExit(1)", "os.kill(os.getpid(), 19)"])
-def test_a_worker_that_stops_while_starting_is_replaced(fault, fake_worker, monkeypatch):
-  worker, seconds = verifier_pool._Worker, iter((5.0, 100.0, 100.0))
-
-  def begin():
-    monkeypatch.setattr(verifier_pool, "START_SECONDS", next(seconds))
-    return worker()
-
-  monkeypatch.setattr(verifier_pool, "_Worker", begin)
-  first = fake_worker.with_name("started")
-  source = fake_worker.read_text()
-  fake_worker.write_text(f"""import os, pathlib
-if not pathlib.Path({str(first)!r}).exists():
-  pathlib.Path({str(first)!r}).touch()
-  {fault}
-""" + source)
-  with verifier_pool.Pool() as pool:
-    assert pool.decide([Question("a", "x")], workers=1) == [Verdict(True, "algebra")]
-
-
-@pytest.mark.slow
-def test_a_killed_worker_costs_one_verdict(monkeypatch):
-  with verifier_pool.Pool() as pool:
-    assert pool.decide([Question("0.5", "2/4")], workers=1,
-                       timeout=60.0) == [Verdict(True, "algebra")]
-    victim, = pool.pids()
-    questions = [Question("0.5", HANGS), Question("0.5", "3/6"), Question("0.5", "1/3")]
-    wait, submit, tries = verifier_pool._wait, verifier_pool._Worker.submit, []
-
-    def noted(self, question, timeout):
-      tries.append(question)
-      return submit(self, question, timeout)
-
-    def kill_and_wait(workers):
-      if tries.count(questions[0]) == 2 and workers[0].process.pid == victim:  # the long try
-        os.kill(victim, 9)
-      return wait(workers)
-
-    monkeypatch.setattr(verifier_pool._Worker, "submit", noted)
-
-    monkeypatch.setattr(verifier_pool, "_wait", kill_and_wait)
-    assert pool.decide(questions, workers=1, timeout=60.0) == [
-        Verdict(False, "none", "crash: killed by SIGKILL"),
-        Verdict(True, "algebra"),
-        Verdict(False, "algebra")
-    ]
-    assert pool.pids() == []
-    assert pool.decide([Question("0.5", "5/10")], workers=1) == [Verdict(True, "algebra")]
-    idle, = pool.pids()
-    os.kill(idle, 9)  # between two calls: nobody's verdict is lost
-    pool._workers[0].process.wait()
-    assert pool.decide([Question("0.5", "4/8")], workers=1,
-                       timeout=60.0) == [Verdict(True, "algebra")]
-    last = pool.pids()
-  with pytest.raises(ProcessLookupError):
-    os.kill(last[0], 0)
-
-
-@pytest.fixture
-def fake_worker(monkeypatch, tmp_path):
-  """Path of a worker whose math-verify is the one above."""
-  (tmp_path / "math_verify.py").write_text(MATH_VERIFY)
-  source = verifier_pool.WORKER.read_text()
-  finds_it = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n"
-  (tmp_path / "worker.py").write_text(finds_it + source)
-  shutil.copy(verifier_pool.WORKER.with_name("exactness.py"), tmp_path)
-  monkeypatch.setattr(verifier_pool, "WORKER", tmp_path / "worker.py")
-  return tmp_path / "worker.py"
-
-
-def test_an_exception_in_the_comparison_is_unscored(fake_worker):
-  """So is a process that ends by itself; and what a library prints does not disturb the answers."""
-  with verifier_pool.Pool() as pool:
-    found = pool.decide([Question("a", text) for text in ("x", "", "exit", "y")], workers=1)
+def test_a_failure_of_the_comparison_is_unscored(careful):
+  """So is a process that ends by itself, and a right answer that is itself too costly; and what a
+  library prints does not disturb the answers.
+  """
+  pairs = [("a", "x"), ("a", ""), ("a", "exit"), ("costly", "x"), ("a", "y")]
+  found = verifier_pool.decide([Question(*pair) for pair in pairs], workers=1)
   assert [verdict.unscored_reason for verdict in found] == [
-      None, "crash: ZeroDivisionError: division by zero", "crash: exit status 3", None]
+      None, "crash: ZeroDivisionError: division by zero",
+      "crash: the process ended (error) exit status 3", "timeout: the right answer", None]
 
 
-def test_a_worker_that_cannot_start_is_an_error(monkeypatch, tmp_path):
-  (tmp_path / "worker.py").write_text("raise SystemExit(1)")
-  monkeypatch.setattr(verifier_pool, "WORKER", tmp_path / "worker.py")
-  with verifier_pool.Pool() as pool, pytest.raises(RuntimeError,
-                                                   match=r"did not start.*exit status 1"):
-    pool.decide([Question("1", "2")])
+def test_a_worker_that_is_killed_is_replaced(careful):
+  assert verifier_pool.decide([Question("a", "x")], workers=1) == [Verdict(True, "algebra")]
+  pool, = verifier_pool._POOLS.values()
+  os.kill(pool.pids()[0], signal.SIGKILL)
+  assert verifier_pool.decide([Question("a", "y")], workers=1) == [Verdict(True, "algebra")]
 
 
-def test_an_interrupt_leaves_no_process(monkeypatch):
-  def interrupted(workers):
-    raise KeyboardInterrupt
-
-  with verifier_pool.Pool() as pool:
-    monkeypatch.setattr(verifier_pool, "_wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-      pool.decide([Question("1", "2")])
-    assert pool.pids() == []
-
-
-@pytest.mark.slow
-def test_processes_end_with_their_parent():
-  """Also when it is killed while a worker computes: the worker's own alarm ends that."""
-  parents = [subprocess.Popen([sys.executable, "-c", PARENT, how], stdout=subprocess.PIPE,
-                              text=True) for how in ("exit", "kill")]
-  workers = [int(parent.communicate(timeout=300)[0]) for parent in parents]
-  assert [parent.returncode for parent in parents] == [0, -9]
-  deadline = time.monotonic() + 120
-  while any(map(running, workers)) and time.monotonic() < deadline:
-    time.sleep(0.1)
-  assert not any(map(running, workers))
-
-
-def running(pid: int) -> bool:
-  state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True,
-                         text=True).stdout.strip()
-  return bool(state) and not state.startswith("Z")
+def test_a_worker_that_cannot_start_is_an_error(careful, monkeypatch):
+  monkeypatch.setattr(verifier_pool, "SOURCE", "raise ValueError('broken')")
+  with pytest.raises(ConfigError, match="did not start: ValueError: broken"):
+    verifier_pool.decide([Question("1", "2")])
 
 
 def test_the_worker_imports_neither_jax_nor_the_package():
@@ -360,6 +263,6 @@ def test_the_worker_imports_neither_jax_nor_the_package():
 
 def test_a_missing_package_is_named(monkeypatch):
   monkeypatch.setattr(verifier_pool.importlib.util, "find_spec", mock.Mock(return_value=None))
-  with pytest.raises(ConfigError, match=r"pip install -e '.\[math\]'"):
+  with pytest.raises(ConfigError, match=r"pip install .*-e '.\[math\]'"):
     verifiers.verify_many("math", [r"\boxed{1}"], ["1"])
   assert verifiers.verify("numeric", "5", "5").correct

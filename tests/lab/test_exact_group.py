@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+from experiments.tables_lib.exact import monte_carlo, studies
 from jaxrl_llm.config import AdvantageConfig, AggregationConfig, EstimatorConfig
-from jaxrl_llm.lab.exact import exact, exact_gradient, exact_group, monte_carlo, studies
+from jaxrl_llm.lab.exact import exact, exact_gradient, exact_group
 
 GROUP = 3
 

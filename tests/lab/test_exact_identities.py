@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.tables_lib.exact import studies
 from jaxrl_llm.config import AggregationConfig, EstimatorConfig
-from jaxrl_llm.lab.exact import exact, exact_gradient, studies
+from jaxrl_llm.lab.exact import exact, exact_gradient
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators import common, register
 from jaxrl_llm.ops import prefix

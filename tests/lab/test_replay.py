@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jaxrl_llm.build import saved, setup
+from experiments.tables_lib.replay import replay_report, replay_run
 from jaxrl_llm.config import EstimatorConfig, StepConfig, VocabularyConfig, base_config, from_dict
-from jaxrl_llm.lab.replay import frozen, replay, replay_report, replay_run
+from jaxrl_llm.lab.replay import frozen, replay
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.loss import policy_loss, policy_stats
 from jaxrl_llm.presets import apply
@@ -22,6 +22,7 @@ from jaxrl_llm.reporting.reader import RunError, read_run
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import gradients
+from jaxrl_llm.wiring import saved, setup
 
 
 def train(folder, preset, **sections):
@@ -37,6 +38,7 @@ def train(folder, preset, **sections):
   config.mesh.data = 1
   config.checkpoint.every = 2
   apply(config, preset)
+  config.plugins = sections.pop("plugins", ())
   for name, values in sections.items():
     config[name].update(values)
   devices, jax.devices = jax.devices, lambda *_: devices()[:1]
@@ -222,24 +224,26 @@ def test_report_has_every_estimator_and_no_link_out(workdir):
   assert "data:image/png" in page and "http" not in page.replace("http-equiv", "")
 
 
+# A plugin's advantage that reads a column of its own, or the reference's log-probs.
+ARCA = {"plugins": ("experiments.papers.arca",), "advantage": {"name": "arca"}}
+GAP = {"name": "arca", "signal": "reference_gap"}
+
+
 @pytest.mark.nightly
-@pytest.mark.paper("arca")
 def test_a_run_with_adapters_is_replayed_with_their_residual(tmp_path, monkeypatch):
-  folder, seen = train(tmp_path / "arca", "arca"), []
+  folder, seen = train(tmp_path / "arca", "grpo", parameters={"train": "lora"}, **ARCA), []
   call = replay.replay
   monkeypatch.setattr(replay, "replay", lambda rows, params, scores, **rest: (
       seen.append(scores), call(rows, params, scores, **rest))[1])
-  assert "advantage arca" in replay_run.run(folder)
+  assert "advantage arca" in replay_run.run(folder, plugins="run")
   assert np.asarray(seen[0].columns["adapter_residual"]).max() > 0
 
 
 @pytest.mark.slow
-@pytest.mark.paper("arca")
 def test_a_run_that_reads_the_reference_cannot_be_replayed(tmp_path):
-  folder = train(tmp_path / "gap", "arca", advantage={"signal": "reference_gap"},
-                 parameters={"train": "all"}, kl={"coef": 0.1})
+  folder = train(tmp_path / "gap", "grpo", **ARCA | {"advantage": GAP}, kl={"coef": 0.1})
   with pytest.raises(RunError, match=r"'arca' .* reads the reference's log-probs"):
-    replay_run.run(folder)
+    replay_run.run(folder, plugins="run")
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 import slurm_stub
 import yaml
 
-from jaxrl_llm.lab import sweeps
+from experiments.tables_lib import sweeps
 
 RUN = ("--", "--config=configs/quickstart.py", "--workdir=/shared/runs/a",
        "--config.plugins=('a b.py',)", "--config.task.data.path=$(HOME) $HOME")
@@ -80,7 +80,7 @@ def test_a_worker_is_made_ready_by_setup_sh(tmp_path):
     lines = calls.read_text().splitlines()
     assert lines[0] == first and done.stdout.endswith("ready\n")
     assert "python3 -m uv venv --allow-existing --python 3.12 .venv" in lines
-    assert "python3 -m uv pip install --python .venv/bin/python -e .[tpu]" in lines
+    assert "python3 -m uv pip install --python .venv/bin/python -e .[tpu,data,math]" in lines
     assert any(line.startswith("gcsfuse") and line.endswith("b /mnt/b") for line in lines)
   token = home / ".cache" / "huggingface" / "token"
   assert token.read_text() == "token-of-the-secret\n" and token.stat().st_mode & 0o077 == 0

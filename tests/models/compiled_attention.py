@@ -10,8 +10,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 import jax.numpy as jnp
 
+from experiments.planning import targets
 from jaxrl_llm.models.row_attention import Rows, attend_rows
-from jaxrl_llm.planning import targets
 
 LENGTH, HEADS, KV_HEADS, SIZE = 32768, 32, 8, 128
 

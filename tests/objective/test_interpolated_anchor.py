@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tiny_batch
 
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import (
   BatchConfig,
   ConfigError,
@@ -21,6 +20,7 @@ from jaxrl_llm.config import (
 from jaxrl_llm.objective import anchor, loss
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.score import Scores
+from jaxrl_llm.wiring import setup
 
 UNBOUNDED = LossConfig(EstimatorConfig("ppo", clip_low=None, clip_high=None, dual_clip=None))
 DECOUPLED = dataclasses.replace(UNBOUNDED, correction=CorrectionConfig("token", cap=None))

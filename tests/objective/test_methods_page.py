@@ -1,6 +1,6 @@
 """The methods pages say what the code does: names, defaults, anchors, rules and recipes are those
 of the registries, and every method has a section. The core's methods stand on the pages of
-objective/, those of a paper on its own.
+objective/.
 """
 
 import importlib
@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 from method_pages import links, numbers, sections, table
-from suites import all_papers
 
 import jaxrl_llm
-from jaxrl_llm import paper_table
 from jaxrl_llm.config import CorrectionConfig, KLConfig
 from jaxrl_llm.objective import advantages, correction, estimators
 from jaxrl_llm.presets import PRESETS
@@ -40,17 +38,7 @@ def of_module(registry, prefix: str) -> set[str]:
 
 
 def of_the_core(registry) -> set[str]:
-  return of_module(registry, "jaxrl_llm.") - of_module(registry, "jaxrl_llm.papers.")
-
-
-def brought(kind: str) -> dict[str, str]:
-  """Returns the names of a kind that papers bring, with the folder of each."""
-  return {name: folder for folder, of, names in paper_table.PAPERS for name in names
-          if of == kind and name in paper_table.names(kind)}
-
-
-def page_of(folder: str) -> str:
-  return (PACKAGE / "papers" / folder / "README.md").read_text()
+  return of_module(registry, "jaxrl_llm.")
 
 
 def compare_estimators(page: str) -> None:
@@ -96,9 +84,6 @@ def check_links(registry, text: str, folder: Path, names: set[str]) -> None:
 def test_a_name_links_to_the_file_that_registers_it():
   check_links(estimators, ESTIMATORS, FOLDER, of_the_core(estimators))
   check_links(advantages, ADVANTAGES, FOLDER, of_the_core(advantages))
-  for folder in set(brought("advantage").values()):
-    names = of_module(advantages, f"jaxrl_llm.papers.{folder}.")
-    check_links(advantages, page_of(folder), PACKAGE / "papers" / folder, names)
   with pytest.raises(AssertionError):
     check_links(estimators, ESTIMATORS.replace("](estimators/cumulative.py)",
                                                "](estimators/token.py)", 1), FOLDER, {"ctpo"})
@@ -134,23 +119,7 @@ def compare_recipes(page: str, names) -> None:
 
 
 def test_recipes():
-  compare_recipes(ESTIMATORS, set(PRESETS) - brought("preset").keys())
-
-
-@pytest.mark.parametrize("folder", sorted(set(brought("preset").values())))
-def test_a_paper_s_recipes_are_on_its_page(folder):
-  names = [name for name, of in brought("preset").items() if of == folder]
-  compare_recipes(page_of(folder), names)
-  check_deviations(page_of(folder))
-  with pytest.raises(AssertionError):
-    compare_recipes(page_of(folder).replace("| `ppo` |", "| `gspo` |"), names)
-
-
-@pytest.mark.parametrize("folder", sorted(set(brought("advantage").values())))
-def test_a_paper_s_advantages_are_on_its_page(folder):
-  rows = table(page_of(folder), "Advantages")
-  assert set(rows) == of_module(advantages, f"jaxrl_llm.papers.{folder}.")
-  assert set(rows) <= sections(page_of(folder))
+  compare_recipes(ESTIMATORS, PRESETS)
 
 
 SAID = {
@@ -191,7 +160,6 @@ def test_prose_is_short_and_links_exist(page):
 # --- what experiments/pages.py writes
 
 
-@all_papers
 def test_nothing_is_out_of_date(pages):
   assert pages.renew(write=False) == []
 
@@ -202,7 +170,6 @@ def test_nothing_is_out_of_date(pages):
     ("recipes", "`correction.cap=5.0`", "`correction.cap=4.0`"),
     ("advantages", "`sum_pi_squared`", "`entropy`"),
     ("aggregations", "`luspo`, ", ""),
-    ("modules", "`jaxrl_llm.sandbox`", "`jaxrl_llm.sandbocks`"),
 ])
 def test_a_wrong_table_is_mended(pages, part, right, wrong):
   entry = next(p for p in pages.parts() if p.name == part)
@@ -227,7 +194,6 @@ def halved(log_probs, anchor_log_probs, advantages, mask, cfg):
   """
 
 
-@all_papers
 def test_a_new_estimator_needs_no_line_on_a_page(pages, monkeypatch):
   """It gets a row and a section, and a page without them is out of date."""
   monkeypatch.setattr(halved, "__module__", "jaxrl_llm.objective.estimators.token")

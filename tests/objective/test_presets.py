@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import presets
-from jaxrl_llm.build.loop import make_shaping
 from jaxrl_llm.config import Config, ConfigError, EstimatorConfig, base_config, from_dict, to_dict
 from jaxrl_llm.objective import correction, estimators
 from jaxrl_llm.runs.rewards import shaped
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Reward, Rollout
+from jaxrl_llm.wiring.loop import make_shaping
 
 COMPONENTS = {
     "estimator", "advantage", "aggregation", "correction", "kl", "vocabulary", "shaping",

@@ -10,7 +10,6 @@ import pytest
 import tiny
 import tiny_batch
 
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import (
   ConfigError,
   CriticConfig,
@@ -25,6 +24,7 @@ from jaxrl_llm.objective import terms
 from jaxrl_llm.objective.loss import policy_loss, policy_stats
 from jaxrl_llm.ops import masked
 from jaxrl_llm.registry import LOSS_TERMS
+from jaxrl_llm.wiring import setup
 
 MODEL = tiny_batch.MODEL
 CFG = LossConfig(EstimatorConfig("ppo", clip_low=0.9, clip_high=9.0), temperature=0.9)

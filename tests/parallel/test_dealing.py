@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import test_rollout_batch as tables
 
-from jaxrl_llm.build import loop
 from jaxrl_llm.runs import dynamic_sampling, rollout_batch
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError
+from jaxrl_llm.wiring import loop
 
 
 class Threads:

@@ -50,7 +50,7 @@ def written_in(source: str) -> set[str]:
 def test_names_in_the_source_have_an_entry():
   """A quick version of the run below: it misses names that are put together."""
   names = set()
-  for room in ("runs", "training", "objective", "rollouts", "papers"):
+  for room in ("runs", "training", "objective", "rollouts"):
     for path in (PACKAGE / room).rglob("*.py"):
       names |= written_in(path.read_text())
   assert {"eval/accuracy", "time/tools", "moe/load"} <= names
@@ -66,6 +66,20 @@ def test_entries_are_unique_and_whole():
   names = [item.name for item in glossary.all_entries()]
   assert len(set(names)) == len(names)
   assert all(item.unit and item.meaning for item in glossary.all_entries())
+
+
+def test_a_plugin_brings_meanings(monkeypatch):
+  monkeypatch.setattr(glossary, "_OF_PLUGINS", {})
+  text = "own/share | share | of rows\nestimator/own | 1 | more than the package says of it"
+  glossary.register(text)
+  glossary.register(text)  # as where its module is loaded again
+  assert glossary.entry("own/share") == ("own/share", "share", "of rows")
+  assert glossary.entry("estimator/own").meaning.startswith("more than")
+  assert "| own/share" in glossary.table("own/")
+  for wrong, message in (("own/share | share", "unit"), ("own/share | 1 | another", "already"),
+                         ("eval/accuracy | 1 | another", "already")):
+    with pytest.raises(ValueError, match=message):
+      glossary.register(wrong)
 
 
 def test_the_command_prints_a_part(capsys):

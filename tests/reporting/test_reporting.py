@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from experiments.tables_lib.page_parts import markers, replace_part
+from experiments.tables_lib.plots import plot_compare
 from jaxrl_llm.config import Config, ConfigError, WriterConfig, to_dict
 from jaxrl_llm.reporting import plots
 from jaxrl_llm.reporting.html import write_report
 from jaxrl_llm.reporting.metric_writers import Copies
-from jaxrl_llm.reporting.plots import plot_compare, plot_run, told_apart
+from jaxrl_llm.reporting.plots import plot_run, told_apart
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.reporting.summary import QUANTILES, summarize
 from jaxrl_llm.reporting.tables import (
   headline,
   markdown_table,
-  markers,
-  replace_part,
   summary_rows,
   summary_table,
 )
@@ -251,7 +251,7 @@ def test_a_legend_is_no_wider_than_its_panel(names):
     with pytest.MonkeyPatch.context() as patch:
       if columns:
         patch.setattr(plots, "_legend_columns", lambda *_: columns)
-      plots._finish(axes, "a title", legend=True, width=plots.PANEL[0])
+      plots.finish_panel(axes, "a title", legend=True, width=plots.PANEL[0])
     figure.draw_without_rendering()
     return axes.get_legend().get_window_extent().x1 / figure.bbox.width
 
@@ -267,7 +267,7 @@ def test_lines_that_coincide_are_told_apart():
   assert ["ls" in style for _, _, style in shown] == [False, True, True, False, False]
   figure = Figure()
   axes = figure.subplots()
-  plots._lines(axes, {"low": (at, line), "same": (at, line)})
+  plots.plot_lines(axes, {"low": (at, line), "same": (at, line)})
   assert axes.get_legend_handles_labels()[1] == ["low", "same = low"]
   assert axes.lines[0].get_linestyle() == "-" != axes.lines[1].get_linestyle()
 
@@ -415,29 +415,3 @@ def test_a_build_ships_the_templates(tmp_path):
   templates = "jaxrl_llm/reporting/templates"
   built = {path.name for path in (tmp_path / templates).iterdir()}
   assert built == {path.name for path in (ROOT / templates).iterdir()} >= {"page.html", "style.css"}
-
-
-def test_the_x_axis_of_groups_has_its_own_name(tmp_path, monkeypatch):
-  """The lines have names too: those stand in the legend."""
-  drawn = []
-  monkeypatch.setattr(plots, "_finish", lambda axes, title, legend, label: drawn.append(label))
-  series = (np.arange(3), np.zeros((2, 3)))
-  plots.plot_groups({"GRPO": series, "CTPO": series}, tmp_path / "groups.png", "accuracy")
-  plots.plot_groups({"GRPO": series}, tmp_path / "groups.png", "accuracy", "tokens sampled")
-  assert drawn == ["iteration", "tokens sampled"]
-
-
-def test_a_panel_shows_every_seed_and_a_label_has_one_colour(monkeypatch):
-  saved = []
-  monkeypatch.setattr(plots.Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
-  x, values = np.arange(3), np.arange(15.0).reshape(5, 3)
-  panels = {name: {"base": (x, values)} for name in "abcd"}
-  panels["e"] = {"large step": (x, -values), "base": (x, values)}
-  plots.plot_panels(panels, "unused.png", "held-out accuracy")
-  shown = [axes for axes in saved[0].axes if axes.get_visible()]
-  assert [axes.get_title("left") for axes in shown] == list("abcde")
-  drawn = [[(line.get_color(), *line.get_ydata()) for line in axes.lines] for axes in shown]
-  base = [(plots.COLOURS[0], *seed) for seed in [*values, values.mean(0)]]
-  assert drawn[0] == base and drawn[4][6:] == base and drawn[4][0][0] == plots.COLOURS[1]
-  assert [text.get_text() for text in saved[0].legends[0].texts] == ["base", "large step"]
-  assert [bool(axes.get_xlabel()) for axes in shown] == [False, True, True, True, True]

@@ -16,11 +16,11 @@ from suites import quick_of
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.models import Model, kv_cache
+from jaxrl_llm.models import Model, row_cache
 from jaxrl_llm.rollouts import chunk, decoding, engine, generate, hand_over, sizes
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.rollouts.next_token import Draw
-from jaxrl_llm.rollouts.ring import Ring
+from jaxrl_llm.rollouts.slots import Slots
 from jaxrl_llm.rollouts.rollout_table import RolloutTable
 from jaxrl_llm.types import PromptBatch, Sampling
 
@@ -158,8 +158,8 @@ def test_rules_are_those_of_generate():
     assert_same(run(sampling=Sampling.of(**rules))[0], reference(**rules))
 
 
-real_sample, real_shift = chunk.sample_token, kv_cache.shift
-real_put, real_prefix = kv_cache.put_rows, kv_cache.prefix
+real_sample, real_put = chunk.sample_token, row_cache.put
+real_window, real_prefix = row_cache.window, row_cache.prefix
 
 
 def slot_keys(key, row_id):
@@ -171,24 +171,29 @@ def position_in_chunk(hidden, head, noise, *rest, **options):
   return real_sample(hidden, head, (keys, position - position[0]), *rest, **options)
 
 
-def shift_too_far(cache, start, dropped, slots):
-  return real_shift(cache, start, jnp.minimum(dropped + 1, cache.positions.shape[1] - start), slots)
+def put_a_column_late(old, new, to, source, column, count):
+  return real_put(old, new, to, source, column + (new.shape[2] == 8), count)  # of a chunk only
 
 
-def prefix_of_another_group(prompts, rows, prompt, lane):
-  return real_prefix(prompts, rows, prompt[::-1], lane)
+def length_of_another_row(cache, rows, length, *rest):
+  return real_window(cache, rows, jnp.roll(length, 1), *rest)
 
 
-def put_other_rows(cache, other, to, source, count):
-  return real_put(cache, other, to, source[::-1], count)
+def prefix_of_another_group(prompts, length, rows, prompt, lane):
+  return real_prefix(prompts, length, rows, prompt[::-1], lane)
+
+
+def put_other_rows(old, new, to, source, column, count):
+  return real_put(old, new, to, source[::-1], column, count)
 
 
 WRONG = {
     "noise by slot": (chunk, "row_keys", slot_keys),
     "position not kept": (chunk, "sample_token", position_in_chunk),
-    "a shift loses a column": (kv_cache, "shift", shift_too_far),
-    "another group's prompt": (kv_cache, "prefix", prefix_of_another_group),
-    "prompts of other rows": (kv_cache, "put_rows", put_other_rows),
+    "columns of a chunk come late": (row_cache, "put", put_a_column_late),
+    "another row's length": (row_cache, "window", length_of_another_row),
+    "another group's prompt": (row_cache, "prefix", prefix_of_another_group),
+    "prompts of other rows": (row_cache, "put", put_other_rows),
 }
 
 
@@ -198,8 +203,7 @@ def test_the_comparison_rejects(name, monkeypatch):
   decoding.build.cache_clear()
   with monkeypatch.context() as patch:
     patch.setattr(*WRONG[name])
-    options = {} if name == "a shift loses a column" else ONE_PROGRAM
-    got, _ = run(shared_prefix=name == "another group's prompt", **options)
+    got, _ = run(shared_prefix=name == "another group's prompt", **ONE_PROGRAM)
   decoding.build.cache_clear()
   with pytest.raises(AssertionError):
     assert_same(got, reference())
@@ -250,14 +254,14 @@ def test_waste_is_small_where_many_rows_wait():
   assert stats.useful_steps == limit.sum() and stats.slot_steps > stats.useful_steps
   assert stats.waste <= 0.10
   assert ragged(refill=False, compact=0)[1].waste > 0.30
-  whole = stats.slot_steps * 64 * (WIDTH + 47)
-  assert stats.cache_bytes_read < whole, "attention reads the live window"
+  whole = stats.slot_steps * 64 * (WIDTH + 40)
+  assert stats.cache_bytes_read < whole, "attention reads no further than the longest row"
 
 
 @pytest.mark.parametrize(("slots", "compact", "rows", "shards", "expected"), [
     (64, 0, 64, 1, [64]), (64, 1, 64, 1, [64, 32, 16, 8]),
     (64, 2, 64, 1, [64, 48, 32, 24, 16, 12, 8]), (24, 1, 64, 1, [24, 16, 8, 4]),
-    (24, 2, 64, 1, [24, 16, 12, 8, 6, 4, 3]), (64, 2, 64, 8, [64, 48, 32, 24, 16, 8]),
+    (24, 2, 64, 1, [24, 16, 12, 8, 6, 4, 3]), (64, 2, 64, 8, [64]),
     (64, 1, 5, 1, [5, 4, 2, 1])])
 def test_batch_sizes(slots, compact, rows, shards, expected):
   assert sizes.batch_sizes(config(slots=slots, compact=compact), rows, shards) == expected
@@ -266,11 +270,11 @@ def test_batch_sizes(slots, compact, rows, shards, expected):
 def test_each_prompt_is_prefilled_once():
   batch = prompts()
   table = RolloutTable(batch, np.full(32, NEW), config())
-  ring = Ring(table, PARAMS, Draw(KEY, Sampling.of(1.0)), model=MODEL, cfg=config(slots=32),
+  slots = Slots(table, PARAMS, Draw(KEY, Sampling.of(1.0)), model=MODEL, cfg=config(slots=32),
               mesh=None)
-  assert ring.admit() and table.admitted == 32
-  (_, prefilled), = ring._prefilled
-  assert prefilled.positions.shape == (8, WIDTH), "one prompt per group"
+  assert slots.admit() and table.admitted == 32
+  (_, prefilled), = slots._prefilled
+  assert prefilled.keys[0].shape[::2] == (8, WIDTH), "one prompt per group"
 
 
 def long_prompts() -> PromptBatch:
@@ -284,11 +288,11 @@ def long_prompts() -> PromptBatch:
 @pytest.mark.slow
 def test_long_prompts_are_prefilled_by_length():
   batch = long_prompts()
-  ring = Ring(RolloutTable(batch, np.full(32, NEW), config()), PARAMS, Draw(KEY, Sampling.of(1.0)),
+  slots = Slots(RolloutTable(batch, np.full(32, NEW), config()), PARAMS, Draw(KEY, Sampling.of(1.0)),
               model=MODEL, cfg=config(slots=32), mesh=None)
-  assert ring.admit() and ring.table.admitted == 32
-  assert [(sorted(members), prefilled.positions.shape) for members, prefilled in ring._prefilled] \
-      == [([0, 7], (2, 128)), ([2, 4], (2, 128)), ([3, 6], (2, 256)), ([1, 5], (2, 300))]
+  assert slots.admit() and slots.table.admitted == 32
+  assert [(sorted(members), x.keys[0].shape[::2]) for members, x in slots._prefilled] == [
+      ([0, 7], (2, 128)), ([2, 4], (2, 128)), ([3, 6], (2, 256)), ([1, 5], (2, 300))]
   expected = sampler()(PARAMS, batch, KEY, Sampling.of(1.0))
   for slots in (32, 8):  # the second time, short prompts take the slots of long ones
     got, _ = run(batch, slots=slots)
@@ -299,16 +303,16 @@ def test_long_prompts_are_prefilled_by_length():
 def test_counts():
   got, stats = run(slots=32, refill=False, compact=0, window=NEW)
   new = got.length - got.prompt_length
-  assert stats.slot_steps == 32 * new.max()
+  assert stats.slot_steps == 32 * new.max() and stats.chunks == -(-new.max() // 8) == 3
   slot = 2 * 1 * 1 * 8 * 4  # keys and values, layers, kv-heads, head_dim, bytes
-  assert stats.cache_bytes_read == slot * stats.slot_steps * (WIDTH + NEW)
-  assert stats.cache_bytes_held == slot * 32 * (WIDTH + NEW)
+  later = new.max() - 8  # steps after the first chunk, which read a window more
+  assert stats.cache_bytes_read == slot * 32 * (new.max() * (WIDTH + 8) + later * NEW)
+  assert stats.cache_bytes_held == slot * 32 * (WIDTH + NEW + 8)
   seen = [sum(range(n, n + k)) for n, k in zip(got.prompt_length, new, strict=True)]
   assert stats.cache_bytes_needed == slot * sum(seen)
-  assert stats.chunks == -(-new.max() // 8)
   shared = run(slots=32, refill=False, compact=0, window=NEW, shared_prefix=True)[1]
   assert stats.cache_bytes_held - shared.cache_bytes_held == slot * WIDTH * (32 - 8)
-  assert shared.cache_bytes_read == slot * new.max() * (32 * NEW + 8 * WIDTH)
+  assert stats.cache_bytes_read - shared.cache_bytes_read == slot * new.max() * WIDTH * (32 - 8)
 
 
 @pytest.mark.slow
@@ -328,7 +332,7 @@ def test_compiles_no_more_than_declared(compiled):
   everything()
   first = dict(compiled)
   everything()
-  ours = ("params", "prefill", "empty", "admit", "decode", "shift", "take", "admit_shared")
+  ours = ("params", "prefill", "empty", "admit", "decode")
   assert set(first) <= {f"jit(rollout_{name})" for name in ours}
   assert 5 < sum(first.values()) <= engine.programs(config(), 32)
   assert first == compiled, "every shape was met in the first pass"

@@ -4,10 +4,10 @@ import types
 
 import pytest
 
-from jaxrl_llm.build import samplers
 from jaxrl_llm.rollouts.environment import TurnEnvironment
 from jaxrl_llm.tasks.tokenizer import character_tokenizer
 from jaxrl_llm.types import Problem
+from jaxrl_llm.wiring import sampler
 
 TOKENIZER = character_tokenizer("0123456789;<>")
 EOS = TOKENIZER.eos_token_id
@@ -47,5 +47,5 @@ def test_an_environment_that_cannot_be_closed_ends_no_run(raised, caplog):
 
   nothing = [None] * 8
   nothing[3] = types.SimpleNamespace(close=close)
-  samplers.Sampler(*nothing).close()
+  sampler.Sampler(*nothing).close()
   assert "environment SimpleNamespace: close: " in caplog.text

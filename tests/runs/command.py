@@ -14,10 +14,10 @@ import forked
 import jax
 import programs
 
-from jaxrl_llm.build import saved
 from jaxrl_llm.runs.run_state import abstract_saved
 from jaxrl_llm.store import cache
 from jaxrl_llm.store.checkpoints import Checkpoints
+from jaxrl_llm.wiring import saved
 
 ROOT = Path(__file__).parents[2]
 TINY = "tests/runs/tiny.py"

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import backends, setup
-from jaxrl_llm.build.loop import make_loop
-from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.objective.row_stats import row_stats
@@ -16,6 +13,9 @@ from jaxrl_llm.registry import BACKENDS
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.types import STOP_TOKEN, Rollout
+from jaxrl_llm.wiring import backends, setup
+from jaxrl_llm.wiring.loop import make_loop
+from jaxrl_llm.wiring.warm_start import Start
 
 NEW = 4
 WORDS = 2  # tokens that the toy answers with, before the stop token

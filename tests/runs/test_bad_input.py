@@ -15,10 +15,10 @@ import tiny
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import presets
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import ConfigError, from_dict, to_dict
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.store import workdir
+from jaxrl_llm.wiring import setup
 
 ESTIMATORS, ADVANTAGES = ", ".join(estimators.names()), ", ".join(advantages.names())
 

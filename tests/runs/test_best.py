@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.build import saved, setup
 from jaxrl_llm.config import Config, ConfigError, from_dict
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import BEST, iterations, restore_part
+from jaxrl_llm.wiring import saved, setup
 
 
 def config(best="eval/accuracy", patience=0) -> Config:
@@ -19,7 +19,7 @@ def config(best="eval/accuracy", patience=0) -> Config:
 def configured(**keys) -> tuple[str, int]:
   """Arguments of `Best` for a config."""
   cfg = config(**keys)
-  return cfg.checkpoint.best, cfg.evaluation.patience
+  return cfg.checkpoint, cfg.evaluation.patience
 
 
 def run(kept: Best, values, *, name="eval/accuracy", every=2, begin=1, end=None):

@@ -30,8 +30,8 @@ def given():
 
 
 @pytest.mark.parametrize("values, rest, texts", [
-    ({}, ["config=a.py", "workdir=b"], ["config=a.py workdir=b", "--config=a.py --workdir=b"]),
-    ({"config": "a"}, ["runs/a"], ["runs/a: no flag", "--<flag>=runs/a"]),
+    ({}, ["config=a.py", "workdir=b"], ["config=a.py workdir=b", "--<flag>=<value>"]),
+    ({"config": "a"}, ["runs/a"], ["runs/a: no flag"]),
     ({"config": "a"}, [], ["--workdir is not given"]),
     ({"config": "a", "workdir": ""}, [], ["--workdir= is empty", "--workdir=<a folder>"]),
     ({"config": "a", "workdir": "s3://b/c"}, [], ["--workdir=s3://b/c", "gs://<bucket>/<folder>"]),
@@ -65,7 +65,7 @@ def test_only_what_a_run_came_to_has_the_status_of_an_early_end(monkeypatch, cap
 
 
 REFUSED = {
-    "main": (["config=a.py", "workdir=b"], "--config=a.py --workdir=b"),
+    "main": (["config=a.py", "workdir=b"], "config=a.py workdir=b: no flag"),
     "evaluate": (["--workdir=", "--out=x"], "--workdir= is empty"),
     "export": (["runs/a", "--out=x"], "runs/a: no flag"),
 }

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import tiny
 
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.loop import make_loop
-from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import AdvantageConfig, Config, from_dict
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.types import AdvantageInputs
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.loop import make_loop
+from jaxrl_llm.wiring.warm_start import Start
 
 GAMMA, LAM = 0.5, 0.25
 

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from jaxrl_llm.build.demonstrations import demonstrating
-from jaxrl_llm.build.warm_start import demonstrations
 from jaxrl_llm.config import Config, ConfigError, DataConfig, TaskConfig, WarmStartConfig
+from jaxrl_llm.tasks.demonstrations import demonstrating
+from jaxrl_llm.wiring.warm_start import demonstrations
 
 
 def write(path, rows):

@@ -10,15 +10,15 @@ import pytest
 import tiny
 
 from jaxrl_llm import parallel, presets
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.loop import make_loop
-from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.reporting import summary
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.outputs import merged_metrics
 from jaxrl_llm.runs.run_state import first_state
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.loop import make_loop
+from jaxrl_llm.wiring.warm_start import Start
 
 ITERATIONS, BATCHES = 5, 4
 
@@ -30,8 +30,6 @@ def smallest(preset: str):
   config.updates.update(optimizer_batches=BATCHES, micro_batches=2)
   if config.dynamic_sampling.enabled:
     config.dynamic_sampling.max_draws = 60  # an untrained policy is seldom right
-  if config.transform.name == "pipo":
-    config.transform.history = 2
   config.optimizer.learning_rate = 3e-2
   return config
 
@@ -63,17 +61,11 @@ def test_twenty_steps(preset):
     assert not bad, f"iteration {iteration}"
     norms += [float(step["optimizer/grad_norm"].total) for step in steps]
     assert len(rows) == built.cfg.rows and values["step"] == int(run.state.step)
-  assert int(run.state.step) == ITERATIONS * BATCHES + (values.get("pipo/xi") is not None and
-                                                        _replays(built, values))
+  assert int(run.state.step) == ITERATIONS * BATCHES
   assert max(norms) > 0
   moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), built.learner.merged(run.state),
                        params)
   assert max(jax.tree.leaves(moved)) > 1e-4
-
-
-def _replays(built, values) -> int:
-  """PIPO's extra steps: one per iteration once its history is full."""
-  return ITERATIONS - built.cfg.transform.history
 
 
 @pytest.mark.slow

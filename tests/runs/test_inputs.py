@@ -1,14 +1,13 @@
 """A run's inputs are contents: another file under the same path is refused, in one line."""
 
 import json
-import logging
 import shutil
 
 import pytest
 
-from jaxrl_llm.build import inputs, saved, setup, shared_starts
 from jaxrl_llm.config import ConfigError, from_dict, to_dict
 from jaxrl_llm.runs import trainer
+from jaxrl_llm.wiring import inputs, saved, setup
 
 
 def rows(path, *texts):
@@ -43,7 +42,7 @@ def begun(folder, values):
   cfg = from_dict(values)
   folder.mkdir()
   (folder / "config.json").write_text(json.dumps(to_dict(cfg)))
-  inputs.record(folder, inputs.digests(cfg))
+  inputs.record(folder, inputs.notes(cfg))
   return folder, cfg
 
 
@@ -137,20 +136,17 @@ def test_resume_export_and_evaluation_refuse_before_anything_is_built(run, monke
     saved.export(folder, folder.parent / "out")
 
 
-def test_the_fix_is_accepted_and_a_folder_of_an_older_version_goes_on(run, caplog):
+def test_the_fix_is_accepted_and_a_folder_of_an_older_version_goes_on(run):
   folder, cfg = run
   rows(folder.parent / "a.jsonl", "other")
   with pytest.raises(ConfigError, match=r"to continue with the new contents, remove .*inputs.json"):
     inputs.check(folder, cfg)
   (folder / inputs.FILE).unlink()
-  (folder / "checkpoints").mkdir()
   inputs.check(folder, cfg)
-  with caplog.at_level(logging.WARNING):
-    inputs.record(folder, inputs.digests(cfg))
-  assert "begun without notes of what its inputs hold" in caplog.text
+  inputs.record(folder, inputs.notes(cfg))
   inputs.check(folder, cfg)
   rows(folder.parent / "a.jsonl", "another")
-  inputs.record(folder, inputs.digests(cfg))
+  inputs.record(folder, inputs.notes(cfg))
   with pytest.raises(ConfigError, match="have changed"):
     inputs.check(folder, cfg)
 
@@ -171,17 +167,43 @@ def test_a_task_without_files_has_an_empty_note(tmp_path):
 def test_hub_names_are_not_compared(tmp_path):
   folder, cfg = begun(tmp_path / "run", {"task": {"name": "dataset", "data": {
       "path": "owner/set:main"}}})
-  assert inputs.digests(cfg) == {}
+  assert inputs.notes(cfg) == {}
   inputs.check(folder, cfg)
 
 
-def test_shared_warm_starts_see_contents_too(run, monkeypatch, tmp_path):
+def test_a_file_counts_by_its_contents_not_its_time(run, tmp_path):
   """Size and time of a file, which a first version compared, are those of the earlier file."""
   folder, cfg = run
   weights = folder.parent / "base" / "model.safetensors"
   copy = shutil.copy2(weights, tmp_path / "copy")
-  first = inputs.digests(cfg)
+  first = inputs.notes(cfg)
   weights.write_text("MODEL.safetensors")
   shutil.copystat(copy, weights)
   assert weights.stat().st_mtime_ns == (tmp_path / "copy").stat().st_mtime_ns
-  assert inputs.digests(cfg) != first and shared_starts.run_inputs is inputs
+  assert inputs.notes(cfg) != first
+  weights.write_text("model.safetensors")
+  assert inputs.notes(cfg) == first
+
+
+def test_notes_of_an_older_version_are_read(run):
+  """They had the SHA-256 alone."""
+  folder, cfg = run
+  notes = json.loads((folder / inputs.FILE).read_text())
+  (folder / inputs.FILE).write_text(json.dumps(
+      {key: {name: note[1] for name, note in files.items()} for key, files in notes.items()}))
+  inputs.check(folder, cfg)
+  rows(folder.parent / "a.jsonl", "other")
+  with pytest.raises(ConfigError, match=r"contents of task\.data\.path have changed"):
+    inputs.check(folder, cfg)
+
+
+def test_a_changed_plugin_is_named_as_changed_data_are(tmp_path):
+  plugin = tmp_path / "mine.py"
+  plugin.write_text("RATE = 1\n")
+  folder, cfg = begun(tmp_path / "run", {"plugins": [str(plugin)]})
+  assert json.loads((folder / inputs.FILE).read_text())["plugins"][str(plugin)][0] == 9
+  inputs.check(folder, cfg)
+  plugin.write_text("RATE = 20\n")
+  with pytest.raises(ConfigError, match=r"contents of plugins have changed since the run began: "
+                     r".*mine\.py \(SHA-256 .* then, .* now, 9 bytes then, 10 now\)\. Fix: "):
+    inputs.check(folder, cfg)

@@ -6,17 +6,15 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.loop import make_loop
-from jaxrl_llm.build.warm_start import Start, warm_start
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.presets import apply
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store.checkpoints import Checkpoints
-
-pytestmark = pytest.mark.paper("pipo")
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.loop import make_loop
+from jaxrl_llm.wiring.warm_start import Start, warm_start
 
 
 def built(**overrides):
@@ -33,7 +31,9 @@ def built(**overrides):
   config.mesh.data = 1
   config.dynamic_sampling.update(enabled=True, max_draws=200)
   config.transform.history = 2
-  apply(config, "pipo")
+  apply(config, "grpo")
+  config.aggregation.name, config.transform.name = "token", "pipo"
+  config.plugins = ("experiments.papers.pipo",)
   config.update_from_flattened_dict(overrides)
   return setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
 

@@ -19,7 +19,8 @@ SHORT = ("iterations=6", "checkpoint.every=1", "writer.name=none", "warm_start.s
 # Of each kind: module and preset, and what differs from it.
 KINDS = {
     "ctpo": ("tiny:ctpo",),
-    "pipo, kept rollouts": ("tiny:pipo", "rollouts.every=2", "rollouts.keep=2", "rollouts.rows=8"),
+    "pipo, kept rollouts": ("tiny:grpo", "plugins=experiments.papers.pipo", "transform.name=pipo",
+                            "rollouts.every=2", "rollouts.keep=2", "rollouts.rows=8"),
     "stale, drawn ahead": ("tiny:grpo", "updates.staleness=1", "updates.overlap=True"),
     "adapters, drawn again": ("tiny:grpo", "parameters.train=lora", "updates.staleness=2",
                               "dynamic_sampling.enabled=True", "dynamic_sampling.max_draws=400",

@@ -6,10 +6,10 @@ import logging
 import pytest
 import tiny
 
-from jaxrl_llm.build import evaluation_sets, setup
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks import make_task
+from jaxrl_llm.wiring import evaluation_sets, setup
 
 
 def config(heldout=0, **sections):

@@ -11,12 +11,12 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from jaxrl_llm import tasks
-from jaxrl_llm.build import engine_sampler, setup
 from jaxrl_llm.config import ConfigError, base_config, from_dict
-from jaxrl_llm.rollouts import environment
+from jaxrl_llm.rollouts import engine_sampler, environment
 from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
+from jaxrl_llm.wiring import setup
 
 WORKERS = 3
 made = []

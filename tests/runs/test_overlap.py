@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 import test_rollout_batch
 
-from jaxrl_llm.build import saved, setup
-from jaxrl_llm.build.loop import make_loop, make_source
-from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import ConfigError, base_config, from_dict, to_dict
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.presets import apply
@@ -22,13 +19,15 @@ from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store import workdir
 from jaxrl_llm.store.checkpoints import Checkpoints
-
-pytestmark = pytest.mark.paper("pipo")
+from jaxrl_llm.wiring import saved, setup
+from jaxrl_llm.wiring.loop import make_loop, make_source
+from jaxrl_llm.wiring.warm_start import Start
 
 ITERATIONS = 5
 PIPO = {
     "dynamic_sampling.enabled": True,
     "dynamic_sampling.max_draws": 200,
+    "plugins": ("experiments.papers.pipo",),
     "transform.name": "pipo",
     "transform.history": 2
 }

@@ -1,7 +1,6 @@
-"""A file of the user's own: one failing start at most names every key, then the run begins."""
+"""A file of the user's own: what does not fit is named with its key, then the run begins."""
 
-import csv
-import importlib.util
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,98 +11,17 @@ import pytest
 from absl import flags
 from ml_collections import config_flags
 
-from jaxrl_llm import fields
-from jaxrl_llm.build import setup
-from jaxrl_llm.config import ConfigError, convert
+from jaxrl_llm.config import ConfigError, OptimizerConfig, convert
 from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.runs import command_flags, trainer
+from jaxrl_llm.wiring import automatic, setup
 
 ROOT = Path(__file__).parents[2]
-FLAWS = {"question and answer": 1, "messages": 2, "letters": 1}
 
 
 def questions(path):
   rows = [{"question": f"What is {i} plus {i}?", "answer": str(2 * i)} for i in range(60)]
   path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def messages(path):
-  rows = [{"messages": [{"role": "system", "content": "You are brief."},
-                        {"role": "user", "content": f"How much is {i} times 3, please, in digits?"},
-                        {"role": "assistant", "content": f"It is, as is known, {3 * i}"}],
-           "reward_model": {"style": "rule", "ground_truth": 3 * i}} for i in range(40)]
-  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def letters(path):
-  with open(path, "w", newline="") as file:
-    csv.writer(file).writerows(
-        [["id", "query", "label"], *([i, f"{i} doubled? (A) 1 (B) 2", "AB"[i % 2]]
-                                     for i in range(50))])
-
-
-FILES = {"question and answer": ("a.jsonl", questions), "messages": ("b.jsonl", messages),
-         "letters": ("c.csv", letters)}
-
-
-def load(name):
-  spec = importlib.util.spec_from_file_location(name, ROOT / "configs" / f"{name}.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module.get_config
-
-
-def starts(values):
-  """Starts until nothing is refused, each with the flags of the last message; at most 12."""
-  messages = []
-  for _ in range(12):
-    config = load("own_data")()
-    config.update_from_flattened_dict(values)
-    try:
-      setup.build_learner(setup.resolve(convert.from_dict(config)), jax.devices()[:1])
-      return messages
-    except ConfigError as error:
-      messages.append(error)
-      values = values | error.fixes
-  raise AssertionError(messages)
-
-
-@pytest.mark.parametrize("shape", FILES)
-def test_one_failing_start_names_every_key(tmp_path, shape):
-  name, write = FILES[shape]
-  write(tmp_path / name)
-  (error,) = starts({"task.data.path": str(tmp_path / name)})
-  assert len(error.parts or (error,)) == FLAWS[shape]
-  assert all(key in str(error) for key in error.fixes)
-
-
-def test_bad_rows_hide_no_key(tmp_path, caplog):
-  """A row without an answer and one that is no JSON: the keys are named, and so are both rows."""
-  rows = [json.dumps({"question": f"{i} plus {i}?", "solution": 2 * i}) for i in range(60)]
-  rows[7], path = json.dumps({"question": "1 plus 1?"}), tmp_path / "a.jsonl"
-  path.write_text("\n".join([*rows, "{torn"]))
-  right = {"task.data.prompt_column": "question", "task.data.answer_column": "solution"}
-  for values in ({}, right):
-    config = load("own_data")()
-    config.update_from_flattened_dict({"task.data.path": str(path)} | values)
-    with pytest.raises(ConfigError) as error:
-      setup.build_learner(setup.resolve(convert.from_dict(config)), jax.devices()[:1])
-    text = str(error.value)
-    assert "task.data.demonstration_column=solution" in text
-    assert text.count("line 8: ") == text.count("line 61: ") == 1
-    assert ("prompt_column=question" in text) == (not values)
-  assert "left out" not in caplog.text  # nothing was: the file was refused
-
-
-def test_one_problem_a_start_takes_more_of_them(tmp_path, monkeypatch):
-  """The wrong implementation: only the first problem is named."""
-  def first(problems):
-    if problems.errors:
-      raise problems.errors[0]
-
-  monkeypatch.setattr(fields.Problems, "refuse", first)
-  messages(tmp_path / "b.jsonl")
-  assert len(starts({"task.data.path": str(tmp_path / "b.jsonl")})) > 1
 
 
 def parsed(monkeypatch, *arguments):
@@ -122,11 +40,9 @@ def test_another_task_drops_what_the_file_s_task_reads(tmp_path, monkeypatch):
           f"--config.task.data.path={tmp_path}/a.jsonl"]
   cfg = parsed(monkeypatch, *base)()
   assert cfg.task.name == "dataset" and dict(cfg.task.given).keys() == {"data"}
-  with pytest.raises(ConfigError) as error:
+  with pytest.raises(ConfigError, match="a.jsonl, line 1: no column 'problem'; columns present: "
+                     "question, answer; task.data.prompt_column asks for it. Fix: "):
     setup.build_learner(setup.resolve(cfg), jax.devices()[:1])
-  assert set(error.value.fixes) == {
-      "task.data.prompt_column", "task.heldout_problems", "rollout.max_prompt_tokens",
-      "warm_start.steps", "model.vocab_size"}
   with pytest.raises(ConfigError, match=r"task\.steps = 3: 'dataset' does not read it"):
     parsed(monkeypatch, *base, "--config.task.steps=3")()
 
@@ -138,7 +54,7 @@ def test_wrong_keys_and_a_wrong_file_are_in_one_message(tmp_path, monkeypatch):
            "--config.rollout.prompts=none", f"--config.task.data.path={tmp_path}/a.jsonl")()
   text = str(error.value)
   assert text.startswith("3 problems\n1. ") and "iterations" in text
-  assert "rollout.prompts = 'none'" in text and "prompt_column=question" in text
+  assert "rollout.prompts = 'none'" in text and "task.data.prompt_column asks for it" in text
 
 
 @pytest.mark.parametrize("key, fix", [
@@ -156,6 +72,53 @@ def test_a_part_of_a_key_names_the_key_of_its_section():
     convert.from_dict({"parameters": {"rank": 8}})
 
 
+def automatic_start(monkeypatch, folder, *more):
+  """(resolved config, its line, warning of its rate) of own_data.py with these flags."""
+  rows = [{"problem": f"What is {i} plus {i}?", "answer": str(2 * i)} for i in range(60)]
+  (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  before = parsed(monkeypatch, f"--config={ROOT}/configs/own_data.py",
+                  f"--config.task.data.path={folder}/mine.jsonl", *more)()
+  after = setup.resolve(before)
+  setup.build_learner(after, jax.devices()[:1])
+  return after, automatic.line(before, after), automatic.fast_rate(after)
+
+
+def test_a_checkpoint_takes_one_flag(tmp_path, monkeypatch):
+  checkpoint = formats.write_checkpoint(tmp_path / "checkpoint")
+  flag = f"--config.pretrained={checkpoint}"
+  cfg, line, warning = automatic_start(monkeypatch, tmp_path, flag)
+  assert cfg.optimizer.learning_rate == 1e-6 and cfg.warm_start.steps == 0 and warning == ""
+  assert cfg.updates.token_budget >= cfg.bin_tokens and cfg.updates.shared_prompts
+  longest = setup.build_learner(cfg, jax.devices()[:1])[1].longest_prompt()
+  assert longest <= cfg.rollout.max_prompt_tokens < longest + automatic.PROMPT_TILE
+  assert "optimizer.learning_rate=1e-06" in line and "updates.shared_prompts=True" in line
+  adapters, _, _ = automatic_start(monkeypatch, tmp_path, flag, "--config.parameters.train=lora")
+  assert 1e-5 <= adapters.optimizer.learning_rate <= 1e-4
+  assert automatic.chosen(cfg) == cfg, "values that were chosen stay"
+
+
+def test_a_key_overrides_what_is_chosen_and_a_rate_far_above_is_named(tmp_path, monkeypatch):
+  checkpoint = formats.write_checkpoint(tmp_path / "checkpoint")
+  cfg, line, warning = automatic_start(
+      monkeypatch, tmp_path, f"--config.pretrained={checkpoint}",
+      "--config.optimizer.learning_rate=3e-4", "--config.updates.token_budget=0",
+      "--config.updates.shared_prompts=False", "--config.rollout.max_prompt_tokens=128")
+  assert (cfg.optimizer.learning_rate, cfg.updates.token_budget) == (3e-4, 0)
+  assert cfg.rollout.max_prompt_tokens == 128 and not cfg.updates.shared_prompts
+  assert "learning_rate" not in line and "token_budget" not in line
+  assert "optimizer.learning_rate = 0.0003 for all parameters" in warning and "=1e-06" in warning
+  mild = dataclasses.replace(cfg, optimizer=OptimizerConfig(learning_rate=1e-5))
+  assert automatic.fast_rate(mild) == ""
+
+
+def test_without_a_checkpoint_the_small_network_imitates_first(tmp_path, monkeypatch):
+  cfg, _, warning = automatic_start(monkeypatch, tmp_path)
+  assert cfg.warm_start.steps == 200 and cfg.updates.token_budget == 0 and warning == ""
+  assert cfg.task.prompt.style == "plain" and cfg.optimizer.learning_rate == 3e-4
+  cfg, _, _ = automatic_start(monkeypatch, tmp_path, "--config.warm_start.steps=0")
+  assert cfg.warm_start.steps == 0, "one flag is enough"
+
+
 @pytest.mark.slow
 def test_adapters_of_a_checkpoint_are_trained_on_it(tmp_path):
   """configs/own_data_lora.py with a smaller checkpoint and smaller sizes, which fit on a CPU."""
@@ -166,8 +129,7 @@ def test_adapters_of_a_checkpoint_are_trained_on_it(tmp_path):
   command.succeed(command.start(
       tmp_path / "run", f"pretrained={checkpoint}", f"task.data.path={tmp_path / 'mine.jsonl'}",
       "iterations=1", "task.heldout_problems=4", "rollout.prompts=2", "rollout.group_size=2",
-      "rollout.max_prompt_tokens=128", "rollout.max_new_tokens=8", "rollout.window=8",
-      "updates.micro_batches=1", "model.compute_dtype=float32",
+      "rollout.max_prompt_tokens=128", "rollout.max_new_tokens=8", "rollout.window=8", "model.compute_dtype=float32",
       config="configs/own_data_lora.py"))
   run = read_run(tmp_path / "run")
   assert run.metrics[-1]["iteration"] == 1 and run.config["parameters"]["train"] == "lora"

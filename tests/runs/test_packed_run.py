@@ -6,17 +6,15 @@ import pytest
 from test_iteration import built
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.loop import make_loop
-from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.models import row_attention
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.outputs import merged_metrics
 from jaxrl_llm.runs.run_state import first_state
-
-pytestmark = pytest.mark.paper("pipo")
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.loop import make_loop
+from jaxrl_llm.wiring.warm_start import Start
 
 
 def run(iterations=4, **overrides):

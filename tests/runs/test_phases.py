@@ -1,11 +1,12 @@
 """Time by phase, tokens per second, memory, and the choice of iterations to profile."""
 
+from types import SimpleNamespace
+
 import jax.numpy as jnp
 import pytest
 
-from jaxrl_llm.build.value_checks import check
-from jaxrl_llm.config import ConfigError, from_dict
-from jaxrl_llm.runs import phases
+from jaxrl_llm.config import ConfigError, check, from_dict
+from jaxrl_llm.runs import outputs, phases, records
 from jaxrl_llm.runs.phases import PHASES, Phases
 
 
@@ -39,15 +40,80 @@ def iteration(spent: Phases, clock, values) -> dict:
 def test_shares_are_those_of_the_wall_time(clock):
   spent = Phases()
   found = iteration(spent, clock, {"time/rollout": 2.0, "time/verify": 1.0})
-  assert found["time/iteration"] == 10.0 and found["time/tokens_per_second"] == 10.0
+  assert found["time/iteration"] == 10.0
+  assert found["time/tokens_per_second"] == pytest.approx(60 / 7), "all but the evaluation"
   shares = {phase: found[f"time/share/{phase}"] for phase in PHASES}
   assert shares == pytest.approx({"rollout": 0.2, "verify": 0.1, "update": 0.3, "evaluation": 0.3,
-                                  "checkpoint": 0.0, "other": 0.1})
+                                  "checkpoint": 0.0, "report": 0.0, "other": 0.1})
   clock.now += 10.0
   spent.lap("checkpoint")
   found = iteration(spent, clock, {"time/rollout": 2.0})
   assert found["time/iteration"] == 20.0, "the checkpoint counts in the next line"
-  assert found["time/share/checkpoint"] == 0.5 and found["time/tokens_per_second"] == 10.0
+  assert found["time/share/checkpoint"] == 0.5
+  assert found["time/tokens_per_second"] == pytest.approx(60 / 7)
+
+
+class Queue:
+  """A device that computes one program after the other; waiting for one passes the clock's time."""
+
+  def __init__(self, clock):
+    self.clock, self.end = clock, 0.0
+
+  def dispatch(self, seconds: float) -> float:
+    """Returns the time at which a program that is queued now will have ended."""
+    self.end = max(self.end, self.clock.now) + seconds
+    return self.end
+
+  def wait(self, ready: float) -> float:
+    self.clock.now = max(self.clock.now, ready)
+    return ready
+
+
+class LateRecords(outputs.RunRecords):
+  """Merges an iteration's metrics when its line is written: behind the next iteration's updates."""
+
+  def _write_pending(self):
+    if self._pending is not None:
+      late = outputs.merged_metrics(self._pending.metrics.steps)
+      self._pending = self._pending._replace(merged=late)
+    super()._write_pending()
+
+
+def booked(kind, clock, monkeypatch) -> tuple[float, dict]:
+  """(seconds of `other`, metrics) of an iteration that samples for 4 s, updates for 5 s and writes
+  its line in 0.1 s.
+  """
+  queue, found = Queue(clock), []
+
+  def write_line(_, line):
+    queue.wait(line.merged["end"])
+    clock.now += 0.1
+
+  monkeypatch.setattr(outputs, "merged_metrics", lambda steps: {"end": queue.dispatch(0.0)})
+  monkeypatch.setattr(phases.jax, "block_until_ready", queue.wait)
+  monkeypatch.setattr(outputs, "write_line", write_line)
+  monkeypatch.setattr(outputs, "write_rollouts", lambda *_: None)
+  monkeypatch.setattr(outputs.lock, "check", lambda _: None)
+  monkeypatch.setattr(records.Records, "write", lambda *_: [])
+  run_outputs = SimpleNamespace(directory=None, progress=SimpleNamespace(first_report=lambda: None))
+  loop = SimpleNamespace(schedule=SimpleNamespace(rollouts=None), source=None)
+  written, updates = kind(loop, run_outputs), 0.0
+  for number in range(1, 5):
+    written._phases.wait(updates)
+    clock.now += 4.0
+    updates = queue.dispatch(5.0)  # dispatched; nobody waits
+    metrics = records.DeviceMetrics([], {}, {})
+    written.write(number, None, metrics, {"time/rollout": 4.0})
+    found.append(written._phases.take(910.0))
+  return found[-1]["time/share/other"] * found[-1]["time/iteration"], found[-1]
+
+
+def test_the_wait_for_an_update_is_the_updates(clock, monkeypatch):
+  other, line = booked(outputs.RunRecords, clock, monkeypatch)
+  assert other == pytest.approx(0.1)
+  assert line["time/tokens_per_second"] == pytest.approx(910 / line["time/iteration"])
+  other, _ = booked(LateRecords, clock, monkeypatch)
+  assert other > 4.0, "the test would not tell metrics that wait for the next update"
 
 
 def test_a_runs_clock_leaves_out_the_pauses_between_its_processes(clock):

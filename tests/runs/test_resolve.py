@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import tiny
 
-from jaxrl_llm.build import setup
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.runs import trainer
+from jaxrl_llm.wiring import setup
 
 
 def config(preset: str, **updates):
@@ -38,10 +38,9 @@ def test_reinforce_off_policy_is_warned_of(preset, key, value, caplog):
   assert f"updates.{key} = {value}" in text and "Fix: " in text
 
 
-@pytest.mark.paper("pipo")
 def test_both_and_a_replaying_transform_are_named(caplog):
   made = config("reinforce", optimizer_batches=2, staleness=3)
-  made.transform.name = "pipo"
+  made.plugins, made.transform.name = ("experiments.papers.pipo",), "pipo"
   text = said(from_dict(made), caplog)
   for cause in ("updates.optimizer_batches = 2", "updates.staleness = 3",
                 "transform.name = 'pipo'"):

@@ -5,9 +5,6 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import register, registry
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.loop import make_loop, make_shaping
-from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import ConfigError, RewardConfig, ShapingConfig, base_config, from_dict
 from jaxrl_llm.fields import PluginError
 from jaxrl_llm.models.trainable import split
@@ -18,6 +15,9 @@ from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.tasks import rewards
 from jaxrl_llm.tasks.rewards import RewardedTask, refuse_if_all_failed, verdict
 from jaxrl_llm.types import Reward, Rollout
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.loop import make_loop, make_shaping
+from jaxrl_llm.wiring.warm_start import Start
 
 
 def verdicts(rewards, keep=None):

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build.loop import make_source
-from jaxrl_llm.build.samplers import Sampler
 from jaxrl_llm.config import Config, DynamicSamplingConfig, MeshConfig, RolloutConfig
 from jaxrl_llm.runs import dynamic_sampling
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError, group_kinds, sample_batch
 from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, verify_batch
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Problem, Reward, Rollout, Sampling
+from jaxrl_llm.wiring.loop import make_source
+from jaxrl_llm.wiring.sampler import Sampler
 
 GROUP = 2
 # Rewards of each task batch's groups; None: unscored.

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from jaxrl_llm.build import samplers, saved, setup
-from jaxrl_llm.build.warm_start import warm_start
 from jaxrl_llm.config import ConfigError, ParametersConfig, from_dict, to_dict
 from jaxrl_llm.models import hf, trainable
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import Checkpoints, TornCheckpointsError, iterations
+from jaxrl_llm.wiring import sampler, saved, setup
+from jaxrl_llm.wiring.warm_start import warm_start
 
 LORA = {"train": "lora", "lora_rank": 2}
 
@@ -274,7 +274,7 @@ def test_an_export_starts_no_tool(run, tmp_path, monkeypatch):
   def unexpected(*_):
     raise AssertionError("an environment was made")
 
-  monkeypatch.setattr(samplers, "make_run_environment", unexpected)
+  monkeypatch.setattr(sampler, "make_run_environment", unexpected)
   folder, built, *_ = run
   with pytest.raises(AssertionError):
     setup.build(built.cfg, jax.devices()[:1])

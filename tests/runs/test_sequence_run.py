@@ -7,8 +7,8 @@ import pytest
 from test_overlap import built, from_the_start, start_of
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import device_checks
 from jaxrl_llm.config import ConfigError
+from jaxrl_llm.parallel import divisions
 from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.runs.evaluate import sample_rows
 from jaxrl_llm.types import PromptBatch
@@ -71,6 +71,6 @@ def test_refused_with_the_fix(overrides, texts):
 
 def test_heads_are_checked_with_the_shapes_of_the_checkpoint():
   cfg = built(4, **SERIAL | MESH).cfg
-  device_checks.check_heads(cfg.model.num_kv_heads, cfg.mesh)
+  divisions.check_heads(cfg.model.num_kv_heads, cfg.mesh)
   with pytest.raises(ConfigError):
-    device_checks.check_heads(1, cfg.mesh)
+    divisions.check_heads(1, cfg.mesh)

@@ -4,10 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.loop import make_loop
-from jaxrl_llm.build.samplers import sampling_of
-from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import ConfigError, LossConfig, base_config, from_dict
 from jaxrl_llm.rollouts.environment import before_stop
 from jaxrl_llm.rollouts.next_token import Draw
@@ -17,6 +13,10 @@ from jaxrl_llm.runs.rollout_batch import prompt_batch
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.runs.verdicts import completions
 from jaxrl_llm.types import STOP_LENGTH, STOP_STRING, STOP_TOKEN, Sampling
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.loop import make_loop
+from jaxrl_llm.wiring.sampler import sampling_of
+from jaxrl_llm.wiring.warm_start import Start
 
 STRINGS, LEAST = ("1", "2+"), 3
 RULES = {

@@ -4,15 +4,15 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.loop import make_loop
-from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.models import save_pretrained
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.tasks.tokenizer import character_tokenizer
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.loop import make_loop
+from jaxrl_llm.wiring.warm_start import Start
 
 ITERATIONS = 24
 

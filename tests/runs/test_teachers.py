@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import tiny_batch
 
-from jaxrl_llm.build import inputs, setup
-from jaxrl_llm.build.scoring import abstract_scores, score_rollout
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.models import Model, save_pretrained
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
 from jaxrl_llm.training.columns import CURRENT, TEACHER, TEACHER_COLUMN
 from jaxrl_llm.types import Problem
+from jaxrl_llm.wiring import inputs, setup
+from jaxrl_llm.wiring.scoring import abstract_scores, score_rollout
 
 GROUPS, SIZE = tiny_batch.ROWS // 2, 2
 NAMES = ("code", "math", "code", "code")  # teachers of the groups
@@ -144,7 +144,7 @@ def test_the_problems_of_a_file_name_their_teachers(problems, checkpoints):
                                 np.repeat([name == "code" for name in names], SIZE))
   assert policy.scoring.teachers.of([Problem("", "", teacher="code")]).params[0] is None, \
       "a teacher that is not asked is not read"
-  assert {"teacher.pretrained.math", "teacher.pretrained.code"} <= inputs.digests(cfg).keys()
+  assert {"teacher.pretrained.math", "teacher.pretrained.code"} <= inputs.notes(cfg).keys()
 
 
 @pytest.mark.parametrize("pretrained, text", [

@@ -18,8 +18,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from jaxrl_llm import tasks
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.loop import make_source
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.objective import loss as loss_lib
 from jaxrl_llm.presets import apply
@@ -34,6 +32,8 @@ from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, TokenStats
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.loop import make_source
 
 pytestmark = pytest.mark.slow
 

@@ -322,7 +322,7 @@ def test_root_isolates_fully(sandbox):
     ({"cpu_seconds": 1.5}, "cpu_seconds = 1.5"),
     ({"require": ["net"]}, "allowed are user, "),
     ({"without": ["network", "x"]}, "without = 'x'"),
-    ({"code_bytes": 10**6}, "code_bytes = 1000000"),
+    ({"code_bytes": 10**9}, "code_bytes = 1000000000"),
 ])
 def test_bad_options(options, message):
   with pytest.raises(ConfigError, match=message):

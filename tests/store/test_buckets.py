@@ -1,8 +1,8 @@
 """Paths in a bucket, local copies of what is there, and the claim on a folder, by a stub server."""
 
-import dataclasses
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -13,10 +13,9 @@ import bucket_stub
 import numpy as np
 import pytest
 
-from jaxrl_llm.build import bucket_inputs, inputs, setup
-from jaxrl_llm.config import ConfigError, from_dict
+from jaxrl_llm.config import ConfigError
 from jaxrl_llm.reporting.writers import MetricsWriter
-from jaxrl_llm.store import buckets, cache, checkpoints, folders, lease, lock
+from jaxrl_llm.store import buckets, checkpoints, folders, lease, lock
 from jaxrl_llm.store.buckets import BucketPath
 
 
@@ -98,41 +97,17 @@ def test_parameters_are_there_when_they_are_complete(run_folder):
   assert not checkpoints.complete(path) and checkpoints.iterations(run_folder, "best") == []
 
 
-def test_a_local_copy_follows_the_bucket(run_folder, monkeypatch, tmp_path):
-  monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
-  for name in ("a.jsonl", "sub/b.jsonl"):
-    (run_folder / name).write_text(name)
-  copy = folders.local_copy(str(run_folder))
-  assert (copy / "sub" / "b.jsonl").read_text() == "sub/b.jsonl"
-  assert folders.address_of(copy / "a.jsonl") == f"{run_folder}/a.jsonl"
-  written = (copy / "a.jsonl").stat().st_mtime_ns
-  (run_folder / "sub/b.jsonl").write_text("new")
-  assert (folders.local_copy(str(run_folder)) / "sub" / "b.jsonl").read_text() == "new"
-  assert (copy / "a.jsonl").stat().st_mtime_ns == written, "read again without need"
-  assert folders.local_copy(f"{run_folder}/a.jsonl") == copy / "a.jsonl"
-  with pytest.raises(FileNotFoundError, match="gs://test-runs/none"):
-    folders.local_copy("gs://test-runs/none")
-
-
-def test_inputs_come_from_a_bucket(run_folder, monkeypatch, tmp_path):
-  monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
-  address = f"{run_folder}/train.jsonl"
-  (run_folder / "train.jsonl").write_text('{"problem": "a", "answer": "1"}\n')
-  (run_folder / "model" / "config.json").write_text("{}")
-  values = {"pretrained": f"{run_folder}/model",
-            "task": {"name": "dataset", "data": {"path": f"{address},{address}"}}}
-  cfg = setup.resolve(from_dict(values))
-  local = bucket_inputs.copied(cfg)
-  assert cfg.task.data.path == f"{address},{address}", "config.json names the bucket"
-  assert local.task.data.path.split(",") == [str(folders.local_copy(address))] * 2
-  noted = inputs.digests(local)
-  assert list(noted["task.data.path"]) == [address] and "config.json" in noted["pretrained"]
-  for data_path, message in (("s3://other/a.jsonl", "s3://other/a.jsonl: of addresses"),
-                             (f"{run_folder}/none", "task.data.path = .*no such object")):
-    wrong = dataclasses.replace(cfg, task=from_dict(
-        values | {"task": {"name": "dataset", "data": {"path": data_path}}}).task)
-    with pytest.raises(ConfigError, match=message):
-      bucket_inputs.copied(wrong)
+def test_a_bucket_that_does_not_answer_ends_in_one_line(monkeypatch):
+  """As without credentials, or with a wrong address: tensorstore tries for ten minutes."""
+  with socket.create_server(("localhost", 0)) as server:  # takes connections, and says nothing
+    monkeypatch.setenv(bucket_stub.VARIABLE, f"http://localhost:{server.getsockname()[1]}")
+    monkeypatch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
+    monkeypatch.setattr(buckets, "FIRST_ANSWER", 0.2)
+    buckets.forget()
+    with pytest.raises(OSError, match="no answer within 0.2 s. Fix: the name of the bucket") as error:
+      BucketPath("gs://test-runs/run").exists()
+  buckets.forget()
+  assert "gs://test-runs" in str(error.value) and "\n" not in str(error.value)
 
 
 def claims_side_by_side(path, monkeypatch) -> int:

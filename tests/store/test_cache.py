@@ -2,7 +2,6 @@
 
 import logging
 import os
-import zlib
 from pathlib import Path
 
 import jax
@@ -77,20 +76,3 @@ def test_the_least_recently_used_entries_go_first(tmp_path):
   assert not old.exists() and used.exists() and new.exists()
   cache.prune([new, used, old], 100)
   assert used.exists() and not new.exists()
-
-
-def test_torn_programs_are_removed(tmp_path):
-  compressed = jax._src.compilation_cache.compress_executable(os.urandom(10_000))
-  whole, torn = tmp_path / "a-cache", tmp_path / "b-cache"
-  whole.write_bytes(compressed)
-  torn.write_bytes(compressed[:5000])
-  cache.remove_torn(tmp_path)
-  assert whole.exists() and not torn.exists()
-
-
-def test_only_files_since_the_last_look_are_read(tmp_path):
-  old = _entry(tmp_path / "a-cache", 10, 0)  # no program, but older than the stamp
-  (tmp_path / cache.STAMP).touch()
-  (tmp_path / "b-cache").write_bytes(zlib.compress(b"x")[:-2])
-  cache.remove_torn(tmp_path)
-  assert old.exists() and not (tmp_path / "b-cache").exists()

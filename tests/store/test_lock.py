@@ -96,11 +96,11 @@ def test_a_killed_process_leaves_no_lock_and_neither_does_its_orphan(kind, tmp_p
 
 def test_one_process_is_refused_its_own_folder_and_keeps_the_lock(tmp_path):
   with lock.held(tmp_path / "run"):
-    with pytest.raises(ConfigError, match=r"this one"), lock.held(tmp_path / "run"):
+    with pytest.raises(ConfigError, match=f"process {os.getpid()} on"), lock.held(tmp_path / "run"):
       pass
     with lock.held(tmp_path / "other"):
       pass
-    code = f"from jaxrl_llm.runs import lock\nwith lock.held({str(tmp_path / 'run')!r}): pass"
+    code = f"from jaxrl_llm.store import lock\nwith lock.held({str(tmp_path / 'run')!r}): pass"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT,
                           env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert f"process {os.getpid()} on" in done.stderr, "the second attempt dropped the lock"
@@ -112,7 +112,7 @@ def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, caplog)
   def refuse(*_):
     raise OSError(lock.errno.ENOLCK, "No locks available")
 
-  monkeypatch.setattr(fcntl, "lockf", refuse)
+  monkeypatch.setattr(fcntl, "flock", refuse)
   with lock.held(tmp_path):
     pass
   assert "No locks available" in caplog.text

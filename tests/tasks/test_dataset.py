@@ -228,7 +228,7 @@ GOOD = b'{"problem": "p", "answer": 1}\n'
      r"line 2: no column 'problem'; columns present: question, answer"),
     (b"", "no rows"),
     (b"\n \n", "no rows"),
-    (GOOD + b'{"problem": "\xff", "answer": 1}\n', r"x.jsonl, line 2: not UTF-8 \(byte 14"),
+    (GOOD + b'{"problem": "\xff", "answer": 1}\n', r"x.jsonl, line 2: not UTF-8 \(character 14"),
     (GOOD + b'{"problem": "p", "answer": ""}\n', "line 2: column 'answer' is empty"),
     (GOOD + b'{"problem": "p", "answer": null}\n',
      "line 2: column 'answer' holds None, a NoneType"),
@@ -282,15 +282,15 @@ def test_unknown_kinds_of_file_and_folder(tmp_path, file):
   with pytest.raises(ConfigError, match=r"files end in .jsonl"):
     make(tmp_path / "x.xml")
   (tmp_path / "x.parquet").write_text("no parquet")
-  with pytest.raises(ConfigError, match=r"x.parquet, after row 0: not a readable parquet file"):
+  with pytest.raises(ConfigError, match=r"x.parquet: not readable: .*Parquet"):
     make(tmp_path / "x.parquet")
   (tmp_path / "empty").mkdir()
-  with pytest.raises(ConfigError, match=r"not a folder written by `datasets`"):
+  with pytest.raises(ConfigError, match=r"no file of the split 'train'"):
     make(tmp_path / "empty")
 
 
 def test_a_missing_split_lists_the_others(tmp_path):
-  with pytest.raises(ConfigError, match=r"no split 'test'; there are train. Fix: task.data.split"):
+  with pytest.raises(ConfigError, match=r"cannot read the split 'test' of it: .*there are train"):
     make(folder(tmp_path, ROWS), split="test")
 
 
@@ -300,9 +300,13 @@ def test_a_hub_name_without_a_network_is_a_clear_error(monkeypatch):
   def unreachable(name, config, *, split):
     raise ConnectionError(f"{name} {config} {split}")
 
+  def away(self, name, timeout):
+    raise ConnectionError(f"{name} within {timeout}")
+
+  monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", away)
   monkeypatch.setattr(datasets, "load_dataset", unreachable)
   with pytest.raises(ConfigError,
-                     match=r"the hub did not give it: ConnectionError: owner/set main train. Fix:"):
+                     match=r"the hub did not give it: ConnectionError: owner/set within 15.0. Fix:"):
     make("owner/set:main")
 
 

@@ -78,6 +78,7 @@ def test_items_that_do_not_fit_are_replaced(gym):
                           ("chain_sum", '{"no": 1}', "task.gym.options"),
                           ("chain_sum", "{", "task.gym.options"),
                           ("chain_sum", "[1]", "task.gym.options"),
+                          ("composite", '{"datasets": [{"name": "chain_sum"}]}', "task.gym.opt"),
                           ("chain_sum", '{"min_terms": -1}', "min_terms must be positive")])
 def test_bad_options(gym, name, options, message):
   with pytest.raises(ConfigError, match=message):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.config import ConfigError, TaskConfig
-from jaxrl_llm.tasks import Recurrence
-from jaxrl_llm.tasks.recurrence import CARELESS, DIGITS, LETTERS
+from jaxrl_llm.tasks.recurrence import CARELESS, DIGITS, LETTERS, Recurrence
 from jaxrl_llm.tasks.task_base import Mistake
 from jaxrl_llm.types import Problem
 

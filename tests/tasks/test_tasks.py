@@ -4,7 +4,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from jaxrl_llm.config import ConfigError, TaskConfig
-from jaxrl_llm.tasks import ModularChain, tokenizer
+from jaxrl_llm.tasks import tokenizer
+from jaxrl_llm.tasks.arithmetic import ModularChain
 from jaxrl_llm.types import Problem
 
 TASK = ModularChain(TaskConfig(num_terms=5, worked_share=0.5), seed=0, batch_size=64)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tiny_batch
 
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.scoring import score_rollout
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.objective import advantages, terms
 from jaxrl_llm.ops import masked
 from jaxrl_llm.registry import COLUMNS
 from jaxrl_llm.training import columns
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.scoring import score_rollout
 
 ROWS, LENGTH = tiny_batch.ROWS, tiny_batch.LENGTH
 REWARDS, KEEP = jnp.zeros(ROWS), jnp.ones(ROWS, bool)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from suites import quick_of
 
+from experiments.planning import collectives, hlo
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
   EntropyConfig,
@@ -26,7 +27,6 @@ from jaxrl_llm.config import (
 from jaxrl_llm.models import Model, kv_cache, trainable
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.ops import token_stats
-from jaxrl_llm.planning import collectives, hlo
 from jaxrl_llm.rollouts import decoding, engine, hand_over
 from jaxrl_llm.rollouts.chunk import ChunkInputs
 from jaxrl_llm.rollouts.next_token import Draw

@@ -12,17 +12,6 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.loop import make_loop
-from jaxrl_llm.build.scoring import (
-  BEHAVIOR,
-  CURRENT,
-  RECOMPUTED,
-  make_meter,
-  make_scoring,
-  score_rollout,
-)
-from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.models import Model
 from jaxrl_llm.models.trainable import split
@@ -33,6 +22,17 @@ from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.training.meter import meter, valid_tokens
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Rollout, Sampling, TokenStats
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.loop import make_loop
+from jaxrl_llm.wiring.scoring import (
+  BEHAVIOR,
+  DETACHED,
+  RECOMPUTED,
+  make_meter,
+  make_scoring,
+  score_rollout,
+)
+from jaxrl_llm.wiring.warm_start import Start
 
 
 def resolved(**overrides):
@@ -108,7 +108,7 @@ def test_rows_without_a_valid_reward_count(anchored):
   made, start, metrics, _ = anchored
   rollout = sampled(made, start)
   stats = made.learner.scoring.score(start.params, rollout, made.learner.scoring.sampling)
-  scores = Scores(stats.log_probs, own=TokenStats(stats.log_probs))
+  scores = Scores(stats.log_probs, metered=TokenStats(stats.log_probs))
   for keep in (np.ones(16, bool), np.zeros(16, bool)):
     rewards, keep = parallel.to_global((np.zeros(16, np.float32), keep), made.learner.mesh)
     found = made.learner.batches(rollout, rewards, keep, scores)[1]
@@ -210,14 +210,14 @@ def test_the_vocabulary_is_asked_for_beside_a_recomputed_anchor_alone(overrides,
   scoring = dataclasses.replace(scoring, meter=unexpected,
                                 score=lambda *_: calls.append(1) or stats)
   rollout = types.SimpleNamespace(behavior_log_probs=2 * one)
-  scores = score_rollout(scoring, {"current": None}, rollout, own=True)
+  scores = score_rollout(scoring, {"current": None}, rollout, on_policy=True)
   assert len(calls) == passes
   recomputed = not overrides
   behavior = cfg.updates.anchor == "behavior"
-  assert scoring.anchor == (RECOMPUTED if recomputed else BEHAVIOR if behavior else CURRENT)
+  assert scoring.anchor == (RECOMPUTED if recomputed else BEHAVIOR if behavior else DETACHED)
   anchor = 1 if recomputed else 2 if behavior else None
   assert scores.anchor_log_probs == anchor and (scores.in_support is not None) == recomputed
-  assert (scores.own is None) == (not passes), "the meter reads a pass where there is one"
+  assert (scores.metered is None) == (not passes), "the meter reads a pass where there is one"
 
 
 @pytest.mark.slow

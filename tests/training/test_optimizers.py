@@ -11,14 +11,13 @@ import optax
 import pytest
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.value_checks import check
 from jaxrl_llm.config import (
   ConfigError,
   MeshConfig,
   ModelConfig,
   OptimizerConfig,
   base_config,
+  check,
   fill,
   from_dict,
   from_saved,
@@ -30,6 +29,7 @@ from jaxrl_llm.store.checkpoints import Checkpoints, abstract
 from jaxrl_llm.training import optimizers, train_step
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.train_step import init_state, state_shardings
+from jaxrl_llm.wiring import setup
 
 ADAFACTOR = OptimizerConfig(name="adafactor", learning_rate=1e-2, weight_decay=0.1,
                             max_grad_norm=1e9, decay_power=0.7, max_update_rms=0.5)

@@ -13,9 +13,6 @@ import tiny_batch
 from tiny_batch import close, scaled
 
 from jaxrl_llm import parallel
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.loop import make_loop
-from jaxrl_llm.build.warm_start import Start
 from jaxrl_llm.config import (
   ConfigError,
   EstimatorConfig,
@@ -42,6 +39,9 @@ from jaxrl_llm.training.train_step import (
   train_step,
 )
 from jaxrl_llm.types import CarryingState, Mean, SupervisedBatch, TrainState
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.loop import make_loop
+from jaxrl_llm.wiring.warm_start import Start
 
 MODEL = tiny_batch.MODEL
 # Without a clip and with plain steps, so that an update is proportional to its gradient.

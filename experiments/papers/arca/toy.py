@@ -12,15 +12,17 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxrl_llm.build import setup
-from jaxrl_llm.build.warm_start import warm_start
-from jaxrl_llm.config import base_config, from_dict
-from jaxrl_llm.lab import seed_results
+from experiments.papers.arca.config import SUPERVISED, sizes
+from experiments.tables_lib import seed_results
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.page_parts import replace_part
+from jaxrl_llm.config import from_dict
 from jaxrl_llm.models import hf
-from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import read_run
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.runs import trainer
+from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.warm_start import warm_start
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)
@@ -30,7 +32,6 @@ METHODS = {
     "ARCA": {"name": "arca"},
     "reference gap": {"name": "arca", "signal": "reference_gap"},
 }
-LEARNING_RATE = 3e-4
 LEARNT = 0.9  # accuracy of a policy that works sums out; guesses are right at most in 0.85
 HEADER = ("rank", "method", "seeds that work it out", "accuracy at the end",
           "the end minus GRPO's", "mean accuracy over the run", "mean accuracy minus GRPO's",
@@ -38,17 +39,9 @@ HEADER = ("rank", "method", "seeds that work it out", "accuracy at the end",
 
 
 def config(seed: int, **sections):
-  """The task of configs/chain.py with 3 terms; `sections` replaces values."""
-  made = base_config()
-  made.iterations, made.seed = 40, seed
-  made.model.update(vocab_size=17, width=128, num_layers=4, num_heads=4, num_kv_heads=2,
-                    head_dim=32, mlp_width=384)
-  made.task.update(name="modular_chain", num_terms=3, worked_share=0.3, heldout_problems=256)
-  made.rollout.update(prompts=32, group_size=8, max_prompt_tokens=5, max_new_tokens=16, window=8)
-  made.updates.update(optimizer_batches=4, micro_batches=4)
-  made.optimizer.update(learning_rate=LEARNING_RATE)
-  made.evaluation.every = 5
-  made.aggregation.name = "sequence"
+  """Returns the table's task; `sections` replaces values."""
+  made = sizes()
+  made.seed, made.aggregation.name = seed, "sequence"
   for name, values in sections.items():
     made[name].update(values)
   return made
@@ -56,9 +49,8 @@ def config(seed: int, **sections):
 
 def pretrain(seed: int, path: Path) -> None:
   """Writes the checkpoint that a seed's adapters stand on: demonstrations of mixed quality."""
-  supervised = {"steps": 1000, "batch_size": 64, "micro_batches": 4, "learning_rate": 3e-3}
   cfg, task, learner, sampler = setup.build(setup.resolve(from_dict(
-      config(seed, warm_start=supervised))))
+      config(seed, warm_start=SUPERVISED))))
   sampler.close()
   start = warm_start(cfg, learner, task.tokenizer, path / "start")
   hf.save_pretrained(path / "base", learner.model, jax.device_get(start.params),

@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.papers.budgets import pruning
+from experiments.tables_lib import fitting, seed_results
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm.config import ModelConfig, OptimizerConfig, TaskConfig, WarmStartConfig
-from jaxrl_llm.lab import fitting, seed_results
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import sft_loss
-from jaxrl_llm.papers.budgets import pruning
-from jaxrl_llm.reporting.compare import interval
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.training.optimizers import make_optimizer, warm_start_schedule
 

@@ -16,6 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.papers.counting import head_rows, readout
+from experiments.tables_lib import fitting, seed_results
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm.config import (
   ModelConfig,
   OptimizerConfig,
@@ -24,11 +28,8 @@ from jaxrl_llm.config import (
   WarmStartConfig,
   load_plugins,
 )
-from jaxrl_llm.lab import fitting, seed_results
 from jaxrl_llm.models import Model
-from jaxrl_llm.papers.counting import head_rows, readout
-from jaxrl_llm.reporting.compare import interval
-from jaxrl_llm.reporting.tables import MISSING, markdown_table, replace_part
+from jaxrl_llm.reporting.tables import MISSING, markdown_table
 from jaxrl_llm.runs.rollout_batch import prompt_batch
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.training.optimizers import make_optimizer, warm_start_schedule

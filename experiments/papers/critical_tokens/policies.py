@@ -12,6 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from experiments.papers.critical_tokens import pairs as preference
+from experiments.papers.critical_tokens.dpo import DpoConfig
+from experiments.tables_lib import chains, generators
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
   AggregationConfig,
@@ -22,14 +25,10 @@ from jaxrl_llm.config import (
   SamplerConfig,
   StepConfig,
 )
-from jaxrl_llm.lab import chains
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.objective.row_stats import row_stats
-from jaxrl_llm.papers.critical_tokens import pairs as preference
-from jaxrl_llm.papers.critical_tokens.dpo import DpoConfig
-from jaxrl_llm.rollouts import generators
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.train_step import init_state, make_train_step
 from jaxrl_llm.types import Sampling, SupervisedBatch

@@ -12,13 +12,13 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import policies
 
-from jaxrl_llm.lab import chains, seed_results
-from jaxrl_llm.papers.critical_tokens import pairs as preference
-from jaxrl_llm.papers.critical_tokens import probing
-from jaxrl_llm.reporting.compare import half_width, interval
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from experiments.papers.critical_tokens import pairs as preference
+from experiments.papers.critical_tokens import policies, probing
+from experiments.tables_lib import chains, seed_results
+from experiments.tables_lib.compare import half_width, interval
+from experiments.tables_lib.page_parts import replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.types import Sampling
 
 HERE = Path(__file__).parent

@@ -16,9 +16,9 @@ import difflib
 
 import numpy as np
 
+from experiments.papers.judges import tournaments
 from jaxrl_llm import register
 from jaxrl_llm.fields import option
-from jaxrl_llm.papers.judges import tournaments
 from jaxrl_llm.tasks import reward_calls
 
 WINS = {"first": 1.0, "second": -1.0, "tie": 0.0}

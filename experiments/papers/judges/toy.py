@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from jaxrl_llm.papers.judges import tournaments
-from jaxrl_llm.reporting.compare import half_width
+from experiments.papers.judges import tournaments
+from experiments.tables_lib.compare import half_width
+from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm.reporting.reader import RunError, read_run
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.store.files import write_atomically
 
 HERE = Path(__file__).parent

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
+from experiments.tables_lib import page_parts, sweeps
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import tables
-from jaxrl_llm.reporting.compare import interval
 from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
@@ -65,7 +65,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
     rows = [row for tokens in TOKENS if (row := _row(results, operation, tokens, columns))]
     parts.append(f"{title} (bold: trained).\n\n"
                  + tables.markdown_table(("tokens", "seeds", *header, "seconds"), rows))
-  tables.replace_part(folder / "README.md", "sweep.py",
+  page_parts.replace_part(folder / "README.md", "sweep.py",
                       "\n".join(parts) + sweeps.made_at(results))
 
 

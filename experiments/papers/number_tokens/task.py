@@ -14,9 +14,9 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from experiments.papers.number_tokens.codecs import VARIANTS, TstNumberCodec
 from jaxrl_llm import register
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.papers.number_tokens.codecs import VARIANTS, TstNumberCodec
 from jaxrl_llm.tasks.procedural import HELDOUT_SEED, HELDOUT_SHARE
 from jaxrl_llm.tasks.task_base import TaskBase
 from jaxrl_llm.tasks.tokenizer import EOS, PAD, character_tokenizer

@@ -16,21 +16,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm import presets
-from jaxrl_llm.build import evaluation_sets, setup
-from jaxrl_llm.build.evaluation_sets import EvaluationSet
-from jaxrl_llm.build.learner import Learner
-from jaxrl_llm.build.loop import make_loop
-from jaxrl_llm.build.samplers import Sampler
-from jaxrl_llm.build.warm_start import warm_start
-from jaxrl_llm.config import Config, StepConfig, base_config, from_dict
-from jaxrl_llm.lab import seed_results
-from jaxrl_llm.papers.occ import gradients
-from jaxrl_llm.reporting.compare import interval
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from experiments.papers.occ import gradients
+from experiments.papers.occ.config import get_config
+from experiments.tables_lib import seed_results
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.page_parts import replace_part
+from jaxrl_llm.config import Config, StepConfig, from_dict
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import RunState, first_state
+from jaxrl_llm.wiring import evaluation_sets, setup
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
+from jaxrl_llm.wiring.learner import Learner
+from jaxrl_llm.wiring.loop import make_loop
+from jaxrl_llm.wiring.sampler import Sampler
+from jaxrl_llm.wiring.warm_start import warm_start
 
 HERE = Path(__file__).parent
 SEEDS = tuple(range(5))
@@ -58,19 +59,11 @@ OUTCOMES = {
 
 
 def config(loss: str, seed: int, iterations: int = ITERATIONS) -> Config:
-  """Returns a run on chains of four digits, of which 0.3 of the demonstrations work step by step.
-  """
-  values = base_config()
+  """Returns a run of the table."""
+  values = get_config(TERMS[loss])
   values.seed, values.iterations = seed, iterations
-  values.model.update(vocab_size=17, width=64, num_layers=2, num_heads=4, num_kv_heads=2,
-                      head_dim=16, mlp_width=192)
-  values.task.update(name="modular_chain", num_terms=4, worked_share=0.3, heldout_problems=256)
-  values.rollout.update(prompts=32, group_size=8, max_prompt_tokens=7, max_new_tokens=18, window=18)
-  values.updates.update(optimizer_batches=4)
-  values.optimizer.update(learning_rate=2e-4, b2=0.95)
-  values.warm_start.update(steps=500, batch_size=64, learning_rate=3e-3)
-  values.term.update(name=TERMS[loss], **LOSSES[loss])
-  return from_dict(presets.apply(values, "grpo"))
+  values.term.update(LOSSES[loss])
+  return from_dict(values)
 
 
 class Watch:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxrl_llm.lab import accuracy, sweeps
-from jaxrl_llm.lab.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import plots, tables
-from jaxrl_llm.reporting.compare import interval
+from experiments.tables_lib import accuracy, page_parts, plots, sweeps
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.sweeps import Cell, Sweep
+from jaxrl_llm.reporting import tables
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)
@@ -25,13 +25,13 @@ GROUPS = {
     "32 groups of 8": (),
     "64 groups of 4": ("--config.rollout.prompts=64", "--config.rollout.group_size=4"),
 }
-PIPO = "--config.transform.name=pipo"
+PIPO = ("--config.plugins=experiments.papers.pipo", "--config.transform.name=pipo")
 METHODS = {
     "GRPO": (),
     "GRPO, twice the steps": ("--config.updates.optimizer_batches=8",
                               "--config.updates.micro_batches=2"),
-    "PIPO": (PIPO,),
-    "PIPO, no step after a fall": (PIPO, "--config.transform.negative_slope=0.0"),
+    "PIPO": PIPO,
+    "PIPO, no step after a fall": (*PIPO, "--config.transform.negative_slope=0.0"),
     "dynamic sampling": ("--config.dynamic_sampling.enabled=true",),
 }
 PAIRS = tuple((groups, method) for groups in GROUPS for method in METHODS)
@@ -71,7 +71,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
                    accuracy.tokens_until(found)))
       if groups == "64 groups of 4":
         curves[method] = (grid, np.array([accuracy_after(found, at) for at in grid]).T)
-  tables.replace_part(folder / "README.md", "sweep.py",
+  page_parts.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
   if curves:
     plots.plot_groups(curves, folder / "accuracy.png", "accuracy", "tokens sampled")

@@ -16,16 +16,17 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxrl_llm.build.setup import build_learner, resolve
-from jaxrl_llm.build.warm_start import warm_start
+from experiments.papers.soft_tokens import soft_runs
+from experiments.papers.soft_tokens.mixtures import GAMMA, noise_scale
+from experiments.papers.soft_tokens.sampler import SoftSamplerConfig
+from experiments.tables_lib.compare import interval
+from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm.config import base_config, from_dict
-from jaxrl_llm.papers.soft_tokens import soft_runs
-from jaxrl_llm.papers.soft_tokens.mixtures import GAMMA, noise_scale
-from jaxrl_llm.papers.soft_tokens.sampler import SoftSamplerConfig
-from jaxrl_llm.reporting.compare import interval
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.store.files import write_atomically
 from jaxrl_llm.tasks.tokenizer import encode
+from jaxrl_llm.wiring.setup import build_learner, resolve
+from jaxrl_llm.wiring.warm_start import warm_start
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)

@@ -17,7 +17,8 @@ import dataclasses
 import numpy as np
 
 from jaxrl_llm import register
-from jaxrl_llm.tasks.arithmetic import ModularChain, ModularChainKeys
+from jaxrl_llm.tasks.arithmetic import ModularChain
+from jaxrl_llm.tasks.keys import ModularChainKeys
 from jaxrl_llm.types import Problem
 
 SLIPS, TILT = 0.5, 0.1

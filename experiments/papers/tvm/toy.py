@@ -13,16 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.papers.tvm import search, value_model, walks
+from experiments.papers.tvm.search import BeamConfig
+from experiments.papers.tvm.value_labels import prefix_value_labels
+from experiments.tables_lib import seed_results
+from experiments.tables_lib.benchmark.intervals import bootstrap_interval
+from experiments.tables_lib.compare import half_width, interval
+from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
-from jaxrl_llm.lab import seed_results
 from jaxrl_llm.models import Model
-from jaxrl_llm.papers.tvm import search, value_model, walks
-from jaxrl_llm.papers.tvm.search import BeamConfig
-from jaxrl_llm.papers.tvm.value_labels import prefix_value_labels
-from jaxrl_llm.reporting.compare import half_width, interval
-from jaxrl_llm.reporting.metrics_at_k import bootstrap_interval
-from jaxrl_llm.reporting.tables import markdown_table, replace_part
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.rollouts import generate
 from jaxrl_llm.types import PromptBatch, Sampling
 

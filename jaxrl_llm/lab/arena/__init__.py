@@ -1,19 +1,9 @@
 """The arena: complete RL runs of a small policy on token automata, with the return known exactly.
 
-  from jaxrl_llm.lab import arena
-
-  lab = arena.Lab(task="warm", length=256)
-  runs = lab.sweep(["cispo", "gspo?clip_low=.03&clip_high=.04"], ages=[4, 16], seeds=16)
-  print(runs.table())
-  print(runs.paired("cispo"))
-  runs.phase("phase.png")
-
 The estimators, advantages, aggregations, corrections and transforms are the package's, or a
-plugin's; none of them knows of the arena. experiments/arena holds the map that this makes.
+plugin's; none of them knows of the arena. Sweeps and tables: experiments/tables_lib/arena.
 """
 
 from jaxrl_llm.lab.arena.automata import Automaton, task
-from jaxrl_llm.lab.arena.records import Cell
-from jaxrl_llm.lab.arena.sweeps import STEPS, Lab, Runs
 
-__all__ = ["Automaton", "Cell", "Lab", "Runs", "STEPS", "task"]
+__all__ = ["Automaton", "task"]

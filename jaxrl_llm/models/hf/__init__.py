@@ -4,12 +4,19 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from jaxrl_llm.models.hf import export_weights, import_weights
-from jaxrl_llm.models.hf.import_weights import ImportReport, MappedTensor
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.late import late_names
+from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.models.transformer import Model
 
-__all__ = ["CheckpointError", "ImportReport", "MappedTensor", "load_pretrained", "save_pretrained"]
+__all__ = ["CheckpointError", "load_pretrained", "save_pretrained"]
+# Imported when a checkpoint is read or written: a run without `pretrained` needs none of them.
+__getattr__ = late_names(__name__, {name: f"{__name__}.{module}" for name, module in {
+    "ImportReport": "import_weights", "MappedTensor": "import_weights",
+    "base_directory": "import_weights", "checkpoint_files": "stored_files",
+    "local_directory": "import_weights",
+    "is_adapter": "import_adapters", "save_adapter": "peft", "read_config": "network_config",
+    "position_limit": "recommended_sampling", "differing_sampling": "recommended_sampling",
+}.items()})
 
 
 def load_pretrained(path: str | Path, *, mesh: Mesh | None = None, dtype: str | None = None,
@@ -21,8 +28,8 @@ def load_pretrained(path: str | Path, *, mesh: Mesh | None = None, dtype: str | 
 
   Args:
     path: a directory with config.json and safetensors (one file, or shards with an index), or with
-      an adapter of PEFT, which is added to its base; or the name of a repository of the Hugging
-      Face hub.
+      an adapter of PEFT, which is added to its base; a GGUF file, one of its parts, or a directory
+      with one; or the name of a repository of the Hugging Face hub.
     mesh: where to put the parameters, by the rules of `parallel`; None: the default device.
     dtype: dtype of the parameters, such as "float32"; None keeps the file's, but parameters that an
       adapter changes are f32. A value head is always f32, and so is the module that predicts two
@@ -36,10 +43,12 @@ def load_pretrained(path: str | Path, *, mesh: Mesh | None = None, dtype: str | 
 
   Raises:
     CheckpointError: the architecture or a feature of it is not supported; a file is missing,
-      truncated or damaged; tensors are missing, left over, or of a wrong shape or dtype (all are
-      listed); the tokenizer has more ids than the head has rows; the base of an adapter is not
-      found.
+      truncated or damaged; GGUF is of a kind that is not read (`gguf.folder`); tensors are missing,
+      left over, or of a wrong shape or dtype (all are listed); the tokenizer has more ids than the
+      head has rows; the base of an adapter is not found.
   """
+  from jaxrl_llm.models.hf import import_weights
+
   return import_weights.load(path, mesh, dtype, overrides)
 
 
@@ -67,4 +76,6 @@ def save_pretrained(path: str | Path, model: Model, params, *, tokenizer=None,
     CheckpointError: the directory already holds a checkpoint; the parameters are not the model's;
       no supported architecture computes what the model does.
   """
+  from jaxrl_llm.models.hf import export_weights
+
   export_weights.save(path, model, params, tokenizer, dtype, max_shard_bytes)

@@ -17,8 +17,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import save_file
 
 from jaxrl_llm.models.hf import extra_tensors, network_config
+from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.models.hf.import_weights import DTYPES
-from jaxrl_llm.models.hf.safetensors_files import INDEX, CheckpointError
+from jaxrl_llm.models.hf.safetensors_files import INDEX
 from jaxrl_llm.models.hf.tensor_names import Entry, by_path, tensor_table
 from jaxrl_llm.models.transformer import Model
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm.models import mtp
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.models.transformer import Model
 
 VALUE_HEAD, MTP = "value_head.npy", "mtp.npz"

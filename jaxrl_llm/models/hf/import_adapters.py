@@ -12,9 +12,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.models.hf.network_config import read_json
 from jaxrl_llm.models.hf.peft import CONFIG, PREFIX, WEIGHTS
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
 from jaxrl_llm.models.hf.tensor_names import Entry, by_path, tensor_table
 from jaxrl_llm.models.transformer import Model
 

@@ -13,14 +13,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.models.hf import extra_tensors, import_adapters, network_config
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError, Weights
+from jaxrl_llm.models.hf import extra_tensors, gguf, import_adapters, network_config
+from jaxrl_llm.models.hf.errors import CheckpointError
+from jaxrl_llm.models.hf.safetensors_files import Weights
 from jaxrl_llm.models.hf.tensor_names import Entry, by_path, tensor_table
 from jaxrl_llm.models.transformer import Model, unconstrained
 
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # safetensors' names -> numpy's
 # Old checkpoints store the rotary frequencies, which follow from the config.
 BUFFER = ".rotary_emb.inv_freq"
+AnyWeights = Weights | gguf.Weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +86,8 @@ def load(path: str | Path, mesh: Mesh | None, dtype,
   model = Model(cfg, unconstrained if mesh is None else parallel.Layout(mesh),
                 origin=str(directory))
   _check_tokenizer(directory, cfg.vocab_size)
-  weights, table = Weights(directory), tensor_table(model)
+  weights = gguf.Weights(directory) if gguf.files(directory) else Weights(directory)
+  table = tensor_table(model)
   ignored = _check(directory, weights, table, cfg.tie_head)
   abstract = model.shapes()
   shapes = by_path(abstract)
@@ -111,19 +114,26 @@ def load(path: str | Path, mesh: Mesh | None, dtype,
 
 
 def local_directory(path: str | Path) -> Path:
-  """Returns the directory itself, or the local copy of a repository of the Hugging Face hub.
+  """Returns the directory itself, one made of GGUF, or the local copy of a repository of the
+  Hugging Face hub.
 
   Raises:
-    CheckpointError: `path` is neither a directory nor a repository that can be reached.
+    CheckpointError: `path` is neither a directory, nor a GGUF file, nor a repository that can be
+      reached; or as `gguf.folder`.
   """
-  directory = Path(path)
+  if "://" in str(path):
+    raise CheckpointError(f"{path}: addresses are not read. Fix: a directory, to which the "
+                          "checkpoint was copied, or the hub's name of it, such as Qwen/Qwen3-0.6B.")
+  directory = Path(path).expanduser()
+  if gguf.files(directory):
+    return gguf.folder(directory)
   if directory.is_dir():
     return directory
   hub_name = str(path).count("/") == 1 and not str(path).startswith((".", "~", "/"))
-  if directory.exists() or not hub_name:
+  if directory.exists() or not hub_name or directory.suffix == ".gguf":
     raise CheckpointError(
-        f"{path} is not a directory. Fix: a checkpoint directory, or a hub name such as "
-        "Qwen/Qwen3-0.6B.")
+        f"{path} is not a directory. Fix: a checkpoint directory, a GGUF file, or a hub name such "
+        "as Qwen/Qwen3-0.6B.")
   try:
     patterns = ["*.json", "*.safetensors", "*.jinja", "*.txt", *extra_tensors.FILES]
     return Path(huggingface_hub.snapshot_download(str(path), allow_patterns=patterns))
@@ -169,7 +179,7 @@ def _check_tokenizer(directory: Path, vocab_size: int) -> None:
         f"head have vocab_size = {vocab_size} rows. Fix: the tokenizer of this checkpoint.")
 
 
-def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) -> list[str]:
+def _check(directory: Path, weights: AnyWeights, table: list[Entry], tied: bool) -> list[str]:
   """Checks the tensors against the table; returns the names that may be ignored, sorted.
 
   Raises:
@@ -208,7 +218,7 @@ def _check(directory: Path, weights: Weights, table: list[Entry], tied: bool) ->
   return sorted(ignored)
 
 
-def _same(weights: Weights, name: str, other_name: str, rows: int = 1024) -> bool:
+def _same(weights: AnyWeights, name: str, other_name: str, rows: int = 1024) -> bool:
   """Returns whether two tensors are bitwise equal, compared a block of rows at a time."""
   first, second = weights.tensors[name], weights.tensors.get(other_name)
   if second is None or (first.shape, first.dtype) != (second.shape, second.dtype):
@@ -221,7 +231,7 @@ def _same(weights: Weights, name: str, other_name: str, rows: int = 1024) -> boo
   return True
 
 
-def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
+def _read(weights: AnyWeights, entry: Entry, dtype, sharding) -> jax.Array:
   """Returns one parameter. Each device's part is read from the file; equal parts are read only
   once.
   """
@@ -247,6 +257,6 @@ def _read(weights: Weights, entry: Entry, dtype, sharding) -> jax.Array:
   return jax.make_array_from_callback(entry.shape, sharding, part, dtype=dtype)
 
 
-def _mapped(weights: Weights, entry: Entry, name: str) -> MappedTensor:
+def _mapped(weights: AnyWeights, entry: Entry, name: str) -> MappedTensor:
   stored = weights.tensors[name]
   return MappedTensor(name, entry.path, stored.shape, DTYPES[stored.dtype], stored.file)

@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from jaxrl_llm.config import ConfigError, ModelConfig, RopeScalingConfig, check_model
 from jaxrl_llm.fields import options
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.models.hf.errors import CheckpointError
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -19,7 +19,7 @@ ARCHITECTURES = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
-MOST_LAYERS = 100_000
+MOST_LAYERS = 1000
 ROPES = ("default", "linear", "llama3", "yarn")
 # Fields of ModelConfig that a checkpoint does not determine.
 EXECUTION = ("value_head", "scan_layers", "remat", "attention", "compute_dtype", "mtp")

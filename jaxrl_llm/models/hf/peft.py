@@ -15,7 +15,7 @@ from flax.traverse_util import flatten_dict
 from safetensors.numpy import save_file
 
 from jaxrl_llm import parallel
-from jaxrl_llm.models.hf.safetensors_files import CheckpointError
+from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.models.hf.tensor_names import tensor_table
 from jaxrl_llm.models.transformer import Model
 

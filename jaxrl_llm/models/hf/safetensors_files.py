@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from jaxrl_llm.models.hf.errors import CheckpointError
+
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-
-
-class CheckpointError(ValueError):
-  """A checkpoint cannot be read or written; the message names the file or tensor, and the fix."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,8 +38,8 @@ def maxrl(inputs: AdvantageInputs, cfg: Maxrl) -> Float[Array, "B L"]:
   difference, count = group.centred(inputs)
   rewards = masked.masked(returns.totals(inputs), returns.usable(inputs))
   mean = masked.safe_divide(masked.group_sum(rewards, inputs.group_id), count)
-  scaled = masked.safe_divide(difference, jnp.where(mean > 0, mean + cfg.epsilon, 0.0))
-  return returns.constants(scaled[:, None], inputs)
+  relative = masked.safe_divide(difference, jnp.where(mean > 0, mean + cfg.epsilon, 0.0))
+  return returns.constants(relative[:, None], inputs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,5 +91,5 @@ def asymre(inputs: AdvantageInputs, cfg: Asymre) -> Float[Array, "B L"]:
   Source: arXiv 2506.20520, from Trinity-RFT's code.
   """
   difference, _ = group.centred(inputs)
-  shifted = masked.masked(difference - cfg.shift, returns.usable(inputs))
-  return returns.constants(shifted[:, None], inputs)
+  excess = masked.masked(difference - cfg.shift, returns.usable(inputs))
+  return returns.constants(excess[:, None], inputs)

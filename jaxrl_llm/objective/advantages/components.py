@@ -57,15 +57,15 @@ def gdpo(inputs: AdvantageInputs, cfg: Gdpo) -> Float[Array, "B L"]:
   usable = returns.usable(inputs)
   if cfg.whiten == "tokens":
     live = inputs.mask & usable[:, None]
-    whitened = masked.whiten(jnp.broadcast_to(total[:, None], live.shape), live)
+    z_scores = masked.whiten(jnp.broadcast_to(total[:, None], live.shape), live)
   else:
-    whitened = _whitened_rows(total, usable)[:, None]
-  return returns.constants(whitened, inputs)
+    z_scores = _whitened_rows(total, usable)[:, None]
+  return returns.constants(z_scores, inputs)
 
 
 def _whitened_rows(total, usable):
   """Returns (z - mean) / (std + 1e-4) over the usable rows, 0 elsewhere; Bessel's deviation."""
   count = jnp.sum(usable).astype(total.dtype)
-  centred = masked.masked(total - masked.safe_divide(jnp.sum(total * usable), count), usable)
-  variance = masked.safe_divide(jnp.sum(jnp.square(centred)), count - 1)
-  return centred / (jnp.sqrt(variance) + 1e-4)
+  deviation = masked.masked(total - masked.safe_divide(jnp.sum(total * usable), count), usable)
+  variance = masked.safe_divide(jnp.sum(jnp.square(deviation)), count - 1)
+  return deviation / (jnp.sqrt(variance) + 1e-4)

@@ -38,8 +38,8 @@ def gae(inputs: AdvantageInputs, cfg: Gae) -> Float[Array, "B L"]:
   """
   live = inputs.mask & returns.keep_mask(inputs)[:, None]
   advantages = _unwhitened(inputs, cfg.gamma, cfg.lam, live)
-  scaled = masked.whiten(advantages, live) if cfg.whiten else masked.masked(advantages, live)
-  return returns.constants(scaled, inputs)
+  result = masked.whiten(advantages, live) if cfg.whiten else masked.masked(advantages, live)
+  return returns.constants(result, inputs)
 
 
 def value_targets(inputs: AdvantageInputs, cfg: AdvantageConfig) -> Float[Array, "B L"]:

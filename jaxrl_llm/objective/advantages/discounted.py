@@ -51,5 +51,5 @@ def _advantages(outcome: Float[Array, " B"], keep: Bool[Array, " B"], inputs: Ad
   live = inputs.mask & keep[:, None]
   per_token = returns.with_outcome(outcome, returns.token_rewards(inputs), inputs.mask)
   to_go = returns.discounted_sum(per_token, live, cfg.gamma)
-  scaled = masked.whiten(to_go, live) if cfg.whiten else masked.masked(to_go, live)
-  return returns.constants(scaled, inputs)
+  result = masked.whiten(to_go, live) if cfg.whiten else masked.masked(to_go, live)
+  return returns.constants(result, inputs)

@@ -69,10 +69,10 @@ def pass_k(inputs: AdvantageInputs, cfg: PassK) -> Float[Array, "B L"]:
   rewards = returns.outcomes(inputs)
   count = masked.group_sum(usable.astype(rewards.dtype), inputs.group_id)
   num_wrong = masked.group_sum((usable & (rewards <= 0)).astype(rewards.dtype), inputs.group_id)
-  missed = _all_wrong(num_wrong, count, cfg.k)
-  missed_without_row = _all_wrong(jnp.maximum(num_wrong - 1, 0), count - 1, cfg.k - 1)
-  deviation = jnp.sqrt(missed * (1 - missed))
-  advantages = jnp.where(rewards > 0, missed, missed - missed_without_row) / (deviation + _EPSILON)
+  miss_rate = _all_wrong(num_wrong, count, cfg.k)
+  without_row = _all_wrong(jnp.maximum(num_wrong - 1, 0), count - 1, cfg.k - 1)
+  deviation = jnp.sqrt(miss_rate * (1 - miss_rate))
+  advantages = jnp.where(rewards > 0, miss_rate, miss_rate - without_row) / (deviation + _EPSILON)
   advantages = masked.masked(advantages, usable & (deviation > 0))
   return returns.constants(advantages[:, None], inputs)
 
@@ -96,11 +96,11 @@ def pass_k_best(inputs: AdvantageInputs, cfg: PassKBest) -> Float[Array, "B L"]:
   """
   difference, count = group.centred(inputs)
   usable = returns.usable(inputs)
-  ranked = jnp.where(usable, difference, -jnp.inf)
-  first = masked.group_max(ranked, inputs.group_id)
+  candidates = jnp.where(usable, difference, -jnp.inf)
+  first = masked.group_max(candidates, inputs.group_id)
   best = usable & (difference == first)
   is_unique = masked.group_sum(best.astype(jnp.int32), inputs.group_id) == 1
-  second = masked.group_max(jnp.where(best, -jnp.inf, ranked), inputs.group_id)
+  second = masked.group_max(jnp.where(best, -jnp.inf, candidates), inputs.group_id)
   lead = jnp.where(best & is_unique, difference - jnp.where(is_unique, second, 0.0), 0.0)
   if cfg.normalize:
     std = group.standard_deviation(difference, count, inputs, 1)

@@ -29,9 +29,9 @@ def temporal_differences(inputs: AdvantageInputs) -> Float[Array, "B L"]:
   difference, _ = group.centred(inputs)
   means, _ = prefix_means(difference, usable, inputs.tokens, inputs.mask, inputs.group_id)
   k = prefix.token_index(inputs.mask)
-  after = jnp.take_along_axis(means, k, 1)
-  before = jnp.take_along_axis(means, jnp.maximum(k - 1, 0), 1)
-  return masked.masked(after - before, inputs.mask & usable[:, None])
+  with_token = jnp.take_along_axis(means, k, 1)
+  without_token = jnp.take_along_axis(means, jnp.maximum(k - 1, 0), 1)
+  return masked.masked(with_token - without_token, inputs.mask & usable[:, None])
 
 
 NORMALIZED = when(".normalize")

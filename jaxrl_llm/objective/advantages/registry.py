@@ -4,7 +4,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection
 
-from jaxrl_llm import paper_table
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.registry import ADVANTAGES, COLUMNS, Entry
 from jaxrl_llm.types import AdvantageInputs
@@ -63,7 +62,7 @@ def register(name: str, numbers: type | None = None, *, needs: Collection[str] =
   """
   options = options or {}
   unknown = sorted(set(needs).union(*options.values()) - set(OPTIONAL) - set(PASSES)
-                   - set(COLUMNS.entries) - set(paper_table.names("column")))
+                   - set(COLUMNS.entries))
   if unknown:
     raise ValueError(f"advantage {name!r} needs {unknown}; allowed are {list(OPTIONAL)}")
 

@@ -73,8 +73,8 @@ def discounted_sum(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
 def next_value(values: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Array, "B L"]:
   """Returns the value at the next policy token after t, across masked tokens; 0 after the last."""
   values = masked.masked(values, mask)
-  carried = prefix.linear_suffix(jnp.where(mask, 0.0, 1.0).astype(values.dtype), values)
-  return jnp.concatenate([carried[:, 1:], jnp.zeros_like(carried[:, :1])], -1)
+  suffix = prefix.linear_suffix(jnp.where(mask, 0.0, 1.0).astype(values.dtype), values)
+  return jnp.concatenate([suffix[:, 1:], jnp.zeros_like(suffix[:, :1])], -1)
 
 
 def constants(values: Float[Array, "*S"], inputs: AdvantageInputs) -> Float[Array, "B L"]:

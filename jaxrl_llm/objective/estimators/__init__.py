@@ -43,8 +43,8 @@ def families() -> dict[str, list[str]]:
   modules = {name: spec(name).function.__module__ for name in names()}
   places = [*_FAMILIES, *(module for module in modules.values() if module not in _FAMILIES)]
   by_family: dict[str, list[str]] = {family: [] for family in [*_FAMILIES.values(), OTHERS]}
-  registered = [name for name in ESTIMATORS.entries if name in modules]
-  for name in sorted(registered, key=lambda name: places.index(modules[name])):
+  entries = [name for name in ESTIMATORS.entries if name in modules]
+  for name in sorted(entries, key=lambda name: places.index(modules[name])):
     by_family[_FAMILIES.get(modules[name], OTHERS)].append(name)
   return by_family
 

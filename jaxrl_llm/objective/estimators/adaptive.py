@@ -65,9 +65,9 @@ def bapo_bounds(log_probs, anchor_log_probs, advantages, mask, cfg):
   return jnp.where(advantages < 0, low, high)
 
 
-def _first(reached):
+def _first(hits):
   """Returns the first place where `reached`, the last place where none is."""
-  return jnp.where(jnp.any(reached), jnp.argmax(reached), reached.size - 1)
+  return jnp.where(jnp.any(hits), jnp.argmax(hits), hits.size - 1)
 
 
 @register("bapo", Bapo, prepare=bapo_bounds)
@@ -94,11 +94,11 @@ def bapo(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   ratio, negative = jnp.exp(log_ratio), advantages < 0
   is_high, is_low = (advantages > 0) & (ratio > weights), negative & (ratio < weights)
   dual = jnp.zeros_like(mask) if cfg.dual_clip is None else negative & (ratio > cfg.dual_clip)
-  dropped = is_high | is_low | dual | common.saturated(log_ratio)
+  no_gradient = is_high | is_low | dual | common.saturated(log_ratio)
   bound = jnp.where(is_high | is_low, weights, ratio)
   bound = jnp.where(dual, cfg.dual_clip or 0.0, bound)
-  loss = common.gated_surrogate(ratio, bound, dropped, log_probs, advantages, mask)
-  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=dropped)
+  loss = common.gated_surrogate(ratio, bound, no_gradient, log_probs, advantages, mask)
+  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
   return common.output(loss, counts)
 
 
@@ -205,11 +205,12 @@ def clip_cov(log_probs, anchor_log_probs, advantages, mask, cfg, row_id, weights
   ratio = jnp.exp(log_ratio)
   is_high, is_low = _clipped(ratio, advantages, cfg)
   cov_mask = weights == 0
-  dropped = is_high | is_low | cov_mask | common.saturated(log_ratio)
+  no_gradient = is_high | is_low | cov_mask | common.saturated(log_ratio)
   bound = jnp.where(is_high | is_low, jnp.clip(ratio, low, high), ratio)
-  loss = common.gated_surrogate(ratio, jnp.where(cov_mask, 0.0, bound), dropped, log_probs,
+  loss = common.gated_surrogate(ratio, jnp.where(cov_mask, 0.0, bound), no_gradient, log_probs,
                                 advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
+                                                dropped=no_gradient))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,10 +230,10 @@ def kl_cov_pulled(log_probs, anchor_log_probs, advantages, mask, cfg):
   """
   del anchor_log_probs
   value = covariance(log_probs, advantages, mask)
-  ranked = jnp.sort(jnp.where(mask, value, -jnp.inf).reshape(-1), descending=True)
+  ranking = jnp.sort(jnp.where(mask, value, -jnp.inf).reshape(-1), descending=True)
   last = jnp.clip(_number_of(cfg.share, mask), 1, jnp.maximum(jnp.sum(mask), 1)) - 1
-  differs = jnp.max(ranked) > jnp.min(jnp.where(mask, value, jnp.inf))
-  return (mask & (value >= ranked[last]) & differs).astype(value.dtype)
+  differs = jnp.max(ranking) > jnp.min(jnp.where(mask, value, jnp.inf))
+  return (mask & (value >= ranking[last]) & differs).astype(value.dtype)
 
 
 @register("kl_cov", KlCov, regularized=True, prepare=kl_cov_pulled)

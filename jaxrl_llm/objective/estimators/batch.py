@@ -48,8 +48,8 @@ def m2_weights(log_probs, anchor_log_probs, advantages, mask, cfg):
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   tau = math.inf if cfg.tau is None else cfg.tau
-  away = mask & (masked.masked(advantages, mask) * log_ratio > 0)
-  eligible = mask if cfg.m2_scope == "all" else away
+  outward = mask & (masked.masked(advantages, mask) * log_ratio > 0)
+  eligible = mask if cfg.m2_scope == "all" else outward
   squares = jnp.where(eligible, jnp.square(log_ratio), jnp.inf)
   ascending = jnp.sort(squares.reshape(-1))
   rank = jnp.arange(1, ascending.size + 1)
@@ -57,19 +57,19 @@ def m2_weights(log_probs, anchor_log_probs, advantages, mask, cfg):
     threshold = _cap(ascending, rank, jnp.sum(eligible), tau)
     return jnp.broadcast_to(threshold, mask.shape)
   means = jnp.cumsum(ascending) / rank
-  inside = means <= tau if cfg.m2_scope == "away" else means < tau
-  count = jnp.sum(inside & jnp.isfinite(ascending))
+  is_inside = means <= tau if cfg.m2_scope == "away" else means < tau
+  count = jnp.sum(is_inside & jnp.isfinite(ascending))
   smallest_dropped = jnp.append(ascending, jnp.inf)[count]
-  retained = mask & (~eligible | (squares < smallest_dropped))
-  return retained.astype(log_ratio.dtype)
+  retained_count = mask & (~eligible | (squares < smallest_dropped))
+  return retained_count.astype(log_ratio.dtype)
 
 
 def _cap(ascending, rank, count, tau: float):
   """Returns the largest of the `count` finite squares at which the capped mean is below tau."""
   finite = jnp.where(jnp.isfinite(ascending), ascending, 0.0)
-  capped = jnp.cumsum(finite) + finite * jnp.maximum(count - rank, 0)
-  inside = (rank <= count) & (masked.safe_divide(capped, count) < tau)
-  largest = jnp.max(jnp.where(inside, finite, 0.0), initial=0.0)
+  capped_sum = jnp.cumsum(finite) + finite * jnp.maximum(count - rank, 0)
+  is_inside = (rank <= count) & (masked.safe_divide(capped_sum, count) < tau)
+  largest = jnp.max(jnp.where(is_inside, finite, 0.0), initial=0.0)
   return jnp.where(masked.safe_divide(jnp.sum(finite), count) <= tau, jnp.inf, largest)
 
 
@@ -99,14 +99,15 @@ def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
   ratio = jnp.exp(log_ratio)
   if cfg.m2_rule == "cap":
-    removed, bound = _beyond_window(log_ratio, advantages, weights, cfg)
+    is_removed, bound = _beyond_window(log_ratio, advantages, weights, cfg)
   else:
-    removed, bound = weights == 0, jnp.zeros_like(ratio)
-  dropped = removed | common.saturated(log_ratio)
-  loss = common.gated_surrogate(ratio, jnp.where(removed, bound, ratio), dropped, log_probs,
+    is_removed, bound = weights == 0, jnp.zeros_like(ratio)
+  no_gradient = is_removed | common.saturated(log_ratio)
+  loss = common.gated_surrogate(ratio, jnp.where(is_removed, bound, ratio), no_gradient, log_probs,
                                 advantages, mask)
-  is_high, is_low = removed & (log_ratio > 0), removed & (log_ratio < 0)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))
+  is_high, is_low = is_removed & (log_ratio > 0), is_removed & (log_ratio < 0)
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
+                                                dropped=no_gradient))
 
 
 def _beyond_window(log_ratio, advantages, threshold, cfg):

@@ -55,8 +55,8 @@ def rec(log_probs, anchor_log_probs, advantages, mask, cfg):
   ratio = jnp.exp(log_ratio)
   low, high = 1 - cfg.clip_low, 1 + cfg.clip_high
   inner, outer = max(0.0, 1 - cfg.ring_low), 1 + cfg.ring_high
-  compared = jnp.broadcast_to(jnp.exp(row), mask.shape) if cfg.clip == "one_side_row" else ratio
-  is_high, is_low = compared > high, compared < low
+  band_ratio = jnp.broadcast_to(jnp.exp(row), mask.shape) if cfg.clip == "one_side_row" else ratio
+  is_high, is_low = band_ratio > high, band_ratio < low
   wrong_high, wrong_low = is_high & (advantages > 0), is_low & (advantages < 0)
   beyond = {
       "none": jnp.zeros_like(mask),
@@ -72,10 +72,10 @@ def rec(log_probs, anchor_log_probs, advantages, mask, cfg):
       "clipped_ratio": jnp.clip(ratio, inner, outer),
       "row_ratio": jnp.broadcast_to(jnp.exp(row), mask.shape),
   }[cfg.weight]
-  reached = jnp.where(beyond, 0.0, weight) * masked.masked(advantages, mask)
+  gain = jnp.where(beyond, 0.0, weight) * masked.masked(advantages, mask)
   pull = jnp.where(common.saturated(log_ratio), 0.0, 2 * cfg.k2 * log_ratio)
-  loss = -reached * masked.masked(log_probs, mask) + cfg.k2 * jnp.square(log_ratio)
-  loss = common.with_coefficient(loss, reached - pull, log_probs, mask)
+  loss = -gain * masked.masked(log_probs, mask) + cfg.k2 * jnp.square(log_ratio)
+  loss = common.with_coefficient(loss, gain - pull, log_probs, mask)
   return common.output(loss, common.clip_counts(mask, high=is_high & beyond, low=is_low & beyond,
                                                 dropped=beyond))
 

@@ -127,14 +127,14 @@ def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, exponents: Exp
   is_high, is_low, negative = log_weight > high, log_weight < low, advantages < 0
   dual_bound = jnp.inf if cfg.log_dual is None else cfg.log_dual * scale
   dual = negative & (log_weight > dual_bound)
-  saturated = log_weight > common.LOG_WEIGHT_BOUND
-  dropped = ((advantages > 0) & is_high) | (negative & is_low) | dual | saturated
+  overflow = log_weight > common.LOG_WEIGHT_BOUND
+  no_gradient = ((advantages > 0) & is_high) | (negative & is_low) | dual | overflow
   limit = jnp.where(advantages > 0, jnp.minimum(log_weight, high), jnp.maximum(log_weight, low))
   limit = jnp.where(negative, jnp.minimum(limit, dual_bound), limit)
   weight = jnp.exp(jnp.minimum(log_weight, common.LOG_WEIGHT_BOUND))
   bound = jnp.exp(jnp.minimum(limit, common.LOG_WEIGHT_BOUND))
-  loss = common.gated_surrogate(weight, bound, dropped, log_probs, advantages, mask)
-  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=dropped)
+  loss = common.gated_surrogate(weight, bound, no_gradient, log_probs, advantages, mask)
+  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
   return common.output(loss, counts)
 
 

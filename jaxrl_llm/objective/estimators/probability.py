@@ -37,8 +37,8 @@ def ipo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Source: prime-rl, `ipo_loss_fn` (trainer/rl/loss.py); its further weight of the advantage is 1.
   """
-  moved = _probability(log_probs, mask) - _probability(anchor_log_probs, mask)
-  beyond = jnp.zeros_like(mask) if cfg.delta is None else jnp.abs(moved) > cfg.delta
+  shift = _probability(log_probs, mask) - _probability(anchor_log_probs, mask)
+  beyond = jnp.zeros_like(mask) if cfg.delta is None else jnp.abs(shift) > cfg.delta
   return _both_sides(beyond, log_probs, anchor_log_probs, advantages, mask, cfg)
 
 
@@ -112,16 +112,16 @@ def drpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   ratio = jnp.exp(log_ratio)
-  capped = jnp.minimum(ratio, jnp.inf if cfg.ratio_cap is None else cfg.ratio_cap)
-  moved = _probability(log_probs, mask) - _probability(anchor_log_probs, mask)
-  moved = moved if cfg.weighted else capped - 1
+  capped_ratio = jnp.minimum(ratio, jnp.inf if cfg.ratio_cap is None else cfg.ratio_cap)
+  shift = _probability(log_probs, mask) - _probability(anchor_log_probs, mask)
+  shift = shift if cfg.weighted else capped_ratio - 1
   advantages = masked.masked(advantages, mask)
-  penalty = jnp.abs(advantages) * moved / cfg.eps
+  penalty = jnp.abs(advantages) * shift / cfg.eps
   flat = common.saturated(log_ratio)
-  loss = -capped * advantages + penalty * (capped - 1) / 2
-  coefficient = jnp.where(flat, 0.0, capped * (advantages - penalty))
+  loss = -capped_ratio * advantages + penalty * (capped_ratio - 1) / 2
+  coefficient = jnp.where(flat, 0.0, capped_ratio * (advantages - penalty))
   loss = common.with_coefficient(loss, coefficient, log_probs, mask)
-  is_high, is_low = moved > cfg.eps, moved < -cfg.eps
+  is_high, is_low = shift > cfg.eps, shift < -cfg.eps
   return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=flat))
 
 

@@ -54,12 +54,13 @@ def gspo(log_probs, anchor_log_probs, advantages, mask, cfg, turn_id=None):
     log_s = _turn_mean(log_ratio, mask, turn_id)
   ratio = jnp.broadcast_to(jnp.exp(jnp.minimum(log_s, common.LOG_WEIGHT_BOUND)), mask.shape)
   is_high, is_low = ratio > high, ratio < low
-  saturated = log_s > common.LOG_WEIGHT_BOUND
-  dropped = ((advantages > 0) & is_high) | ((advantages < 0) & is_low)
-  bound = jnp.where(dropped, jnp.clip(ratio, low, high), ratio)
-  dropped |= saturated
-  loss = common.gated_surrogate(ratio, bound, dropped, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))
+  overflow = log_s > common.LOG_WEIGHT_BOUND
+  no_gradient = ((advantages > 0) & is_high) | ((advantages < 0) & is_low)
+  bound = jnp.where(no_gradient, jnp.clip(ratio, low, high), ratio)
+  no_gradient |= overflow
+  loss = common.gated_surrogate(ratio, bound, no_gradient, log_probs, advantages, mask)
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
+                                                dropped=no_gradient))
 
 
 def _turn_mean(log_ratio, mask, turn_id):
@@ -121,14 +122,15 @@ def gmpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
   is_high = log_ratio > (jnp.inf if cfg.log_high is None else cfg.log_high)
   is_low = log_ratio < (-jnp.inf if cfg.log_low is None else -cfg.log_low)
-  clipped = ((advantages > 0) & is_high) | ((advantages < 0) & is_low)
+  is_clipped = ((advantages > 0) & is_high) | ((advantages < 0) & is_low)
   bound = jnp.where(is_high, cfg.log_high or 0.0, -(cfg.log_low or 0.0))
-  inside = jnp.where(clipped, bound, log_ratio)
-  log_s = jnp.minimum(masked.row_mean(inside, mask), common.LOG_WEIGHT_BOUND)
+  clipped_log_ratio = jnp.where(is_clipped, bound, log_ratio)
+  log_s = jnp.minimum(masked.row_mean(clipped_log_ratio, mask), common.LOG_WEIGHT_BOUND)
   weight = jnp.broadcast_to(jnp.exp(log_s), mask.shape)
-  dropped = clipped | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
-  loss = common.gated_surrogate(weight, weight, dropped, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))
+  no_gradient = is_clipped | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
+  loss = common.gated_surrogate(weight, weight, no_gradient, log_probs, advantages, mask)
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
+                                                dropped=no_gradient))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,8 +155,8 @@ def topr(log_probs, anchor_log_probs, advantages, mask, cfg):
   weight, is_high, none = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
   loss = common.score_function_surrogate(jnp.where(advantages > 0, 1.0, weight), log_probs,
                                          advantages, mask)
-  truncated = is_high & (advantages < 0)
-  return common.output(loss, common.clip_counts(mask, high=truncated, low=none, dropped=none))
+  is_truncated = is_high & (advantages < 0)
+  return common.output(loss, common.clip_counts(mask, high=is_truncated, low=none, dropped=none))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,10 +47,10 @@ def ce_gppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   is_high, is_low = (advantages > 0) & (ratio > high), negative & (ratio < low)
   weight = jnp.where(is_high, cfg.beta_high * high, jnp.where(is_low, cfg.beta_low * low, ratio))
   dual = jnp.zeros_like(mask) if cfg.dual_clip is None else negative & (ratio > cfg.dual_clip)
-  dropped = dual | common.saturated(log_ratio)
+  no_gradient = dual | common.saturated(log_ratio)
   bound = jnp.where(dual, cfg.dual_clip or 0.0, weight)
-  loss = common.gated_surrogate(weight, bound, dropped, log_probs, advantages, mask)
-  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=dropped)
+  loss = common.gated_surrogate(weight, bound, no_gradient, log_probs, advantages, mask)
+  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
   return common.output(loss, counts)
 
 
@@ -89,7 +89,8 @@ def aspo(log_probs, anchor_log_probs, advantages, mask, cfg, entropy):
   ratio = jnp.exp(log_ratio)
   is_high, is_low = (advantages > 0) & (ratio > 1 + width), (advantages < 0) & (ratio < 1 - width)
   weight = jnp.minimum(jnp.exp(jnp.where(advantages > 0, -log_ratio, log_ratio)), cfg.cap)
-  dropped = is_high | is_low
-  loss = common.score_function_surrogate(jnp.where(dropped, 0.0, weight), log_probs, advantages,
+  no_gradient = is_high | is_low
+  loss = common.score_function_surrogate(jnp.where(no_gradient, 0.0, weight), log_probs, advantages,
                                          mask)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
+                                                dropped=no_gradient))

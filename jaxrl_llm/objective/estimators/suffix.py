@@ -43,8 +43,8 @@ def future_weight(log_ratio, advantages, mask, cfg):
   k and t count policy tokens. M_k is 0 on tokens above the dual clip.
   """
   log_dual = math.inf if cfg.dual_clip is None else math.log(cfg.dual_clip)
-  inside = jnp.where(log_ratio <= log_dual, log_ratio, 0.0)
-  future = prefix.discounted_suffix(inside, mask, 2.0 ** (-1.0 / cfg.half_life))
+  bounded_log_ratio = jnp.where(log_ratio <= log_dual, log_ratio, 0.0)
+  future = prefix.discounted_suffix(bounded_log_ratio, mask, 2.0 ** (-1.0 / cfg.half_life))
   lowest = 1.0 if cfg.high_only else max(0.0, 1.0 - cfg.width)
   weight = jnp.exp(jnp.clip(future, -common.LOG_RATIO_BOUND, common.LOG_RATIO_BOUND))
   weight = jnp.clip(weight, lowest, 1.0 + cfg.width)
@@ -77,13 +77,13 @@ def fipo(log_probs, anchor_log_probs, advantages, mask, cfg):
   negative = advantages < 0
   is_high, is_low = (advantages > 0) & (ratio > high), negative & (ratio < low)
   dual = jnp.zeros_like(mask) if cfg.dual_clip is None else negative & (ratio > cfg.dual_clip)
-  dropped = is_high | is_low | dual | common.saturated(log_ratio)
+  no_gradient = is_high | is_low | dual | common.saturated(log_ratio)
   bound = jnp.where(is_high | is_low, jnp.clip(ratio, low, high), ratio)
   bound = jnp.where(dual, cfg.dual_clip or 0.0, bound)
   if cfg.max_dual is not None:
-    removed = jnp.sum(dual & mask, -1, keepdims=True) > cfg.max_dual
-    dropped, bound = dropped | removed, jnp.where(removed, 0.0, bound)
-  loss = common.gated_surrogate(weight * ratio, weight * bound, dropped, log_probs, advantages,
+    is_removed = jnp.sum(dual & mask, -1, keepdims=True) > cfg.max_dual
+    no_gradient, bound = no_gradient | is_removed, jnp.where(is_removed, 0.0, bound)
+  loss = common.gated_surrogate(weight * ratio, weight * bound, no_gradient, log_probs, advantages,
                                 mask)
-  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=dropped)
+  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
   return common.output(loss, counts)

@@ -44,12 +44,12 @@ def ppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   ratio = jnp.exp(log_ratio)
   is_high, is_low, negative = ratio > high, ratio < low, advantages < 0
   dual = jnp.zeros_like(mask) if cfg.dual_clip is None else negative & (ratio > cfg.dual_clip)
-  saturated = jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND
-  dropped = ((advantages > 0) & is_high) | (negative & is_low) | dual | saturated
-  clipped = jnp.where(jnp.where(negative, is_low, is_high), jnp.clip(ratio, low, high), ratio)
-  bound = jnp.where(dual, cfg.dual_clip or 0.0, clipped)
-  loss = common.gated_surrogate(ratio, bound, dropped, log_probs, advantages, mask)
-  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=dropped)
+  overflow = jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND
+  no_gradient = ((advantages > 0) & is_high) | (negative & is_low) | dual | overflow
+  clipped_ratio = jnp.where(jnp.where(negative, is_low, is_high), jnp.clip(ratio, low, high), ratio)
+  bound = jnp.where(dual, cfg.dual_clip or 0.0, clipped_ratio)
+  loss = common.gated_surrogate(ratio, bound, no_gradient, log_probs, advantages, mask)
+  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
   return common.output(loss, counts)
 
 

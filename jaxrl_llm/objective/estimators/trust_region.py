@@ -45,10 +45,10 @@ def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_p
   sets. `mask_anchor=recomputed`: the recompute form of sail-sg/Stable-RL.
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
-  compared = _mask_anchor(anchor_log_probs, recomputed_log_probs, cfg)
-  _, policy, anchor = _probabilities(log_probs, compared, mask)
-  moved = policy - anchor
-  return _masked_ratio(log_ratio, _beyond(moved, moved, cfg), log_probs, advantages, mask, cfg)
+  mask_anchor = _mask_anchor(anchor_log_probs, recomputed_log_probs, cfg)
+  _, policy, anchor = _probabilities(log_probs, mask_anchor, mask)
+  shift = policy - anchor
+  return _masked_ratio(log_ratio, _beyond(shift, shift, cfg), log_probs, advantages, mask, cfg)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +75,14 @@ def dppo_kl(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_p
   Source: arXiv 2602.04879; 0.05 is the threshold of the authors' run.
   """
   weight_log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
-  compared = _mask_anchor(anchor_log_probs, recomputed_log_probs, cfg)
-  log_ratio, policy, anchor = _probabilities(log_probs, compared, mask)
+  mask_anchor = _mask_anchor(anchor_log_probs, recomputed_log_probs, cfg)
+  log_ratio, policy, anchor = _probabilities(log_probs, mask_anchor, mask)
   other_anchor, other_policy = jnp.maximum(1 - anchor, 1e-9), jnp.maximum(1 - policy, 1e-9)
   other_log_ratio = jnp.log(other_anchor) - jnp.log(other_policy)
   distance = -anchor * log_ratio + other_anchor * other_log_ratio
-  moved = policy - anchor
-  signed = jnp.sign(moved) * distance
-  beyond = _beyond(moved, signed, cfg)
+  shift = policy - anchor
+  signed_distance = jnp.sign(shift) * distance
+  beyond = _beyond(shift, signed_distance, cfg)
   return _masked_ratio(weight_log_ratio, beyond, log_probs, advantages, mask, cfg)
 
 
@@ -118,19 +118,21 @@ def cppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   index = prefix.token_index(mask).astype(log_ratio.dtype)
   steps = jnp.max(index, -1, keepdims=True) - 1
   weight = 1 - (1 - cfg.w_min) * masked.safe_divide(index - 1, steps)
-  moved = jnp.abs(policy - anchor)
-  spent = weight * moved
+  shift = jnp.abs(policy - anchor)
+  spent = weight * shift
   bound = cfg.d_b
   if cfg.adaptive:
-    bound = jnp.clip(masked.row_quantile(moved, mask, 0.9), cfg.d_b, 2 * cfg.d_b)
-  earned = cfg.d + bound * _sum_before(weight, mask)
-  cap = jnp.minimum(cfg.d, earned - _sum_before(spent, mask))
+    bound = jnp.clip(masked.row_quantile(shift, mask, 0.9), cfg.d_b, 2 * cfg.d_b)
+  allowance = cfg.d + bound * _sum_before(weight, mask)
+  cap = jnp.minimum(cfg.d, allowance - _sum_before(spent, mask))
   over = (spent > cap) & (log_ratio != 0)
-  dropped = over & (advantages * log_ratio > 0) | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
+  no_gradient = over & (advantages * log_ratio > 0) | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
   ratio = jnp.exp(log_ratio)
-  loss = common.gated_surrogate(ratio, jnp.zeros_like(ratio), dropped, log_probs, advantages, mask)
+  loss = common.gated_surrogate(ratio, jnp.zeros_like(ratio), no_gradient, log_probs, advantages,
+                                mask)
   is_high, is_low = over & (log_ratio > 0), over & (log_ratio < 0)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
+                                                dropped=no_gradient))
 
 
 def _sum_before(values, mask):
@@ -151,15 +153,15 @@ def _probabilities(log_probs, anchor_log_probs, mask):
   return log_ratio, jnp.exp(log_policy), jnp.exp(log_anchor)
 
 
-def _beyond(moved, distance, cfg):
+def _beyond(shift, distance, cfg):
   """Returns where a token is beyond the threshold above, and below.
 
   Args:
     moved: pi - mu.
     distance: with the sign of `moved`.
   """
-  is_high = (moved > 0) & (distance > (jnp.inf if cfg.delta_high is None else cfg.delta_high))
-  is_low = (moved < 0) & (distance < (-jnp.inf if cfg.delta_low is None else -cfg.delta_low))
+  is_high = (shift > 0) & (distance > (jnp.inf if cfg.delta_high is None else cfg.delta_high))
+  is_low = (shift < 0) & (distance < (-jnp.inf if cfg.delta_low is None else -cfg.delta_low))
   return is_high, is_low
 
 
@@ -170,8 +172,9 @@ def _masked_ratio(log_ratio, beyond, log_probs, advantages, mask, cfg):
     beyond: of `_beyond`.
   """
   is_high, is_low = beyond
-  dropped = ((advantages > 0) & is_high) | ((advantages < 0) & is_low)
+  no_gradient = ((advantages > 0) & is_high) | ((advantages < 0) & is_low)
   ratio = jnp.minimum(jnp.exp(log_ratio), jnp.inf if cfg.ratio_cap is None else cfg.ratio_cap)
-  loss = common.score_function_surrogate(jnp.where(dropped, 0.0, ratio), log_probs, advantages,
+  loss = common.score_function_surrogate(jnp.where(no_gradient, 0.0, ratio), log_probs, advantages,
                                          mask)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=dropped))
+  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
+                                                dropped=no_gradient))

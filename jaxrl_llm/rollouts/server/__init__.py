@@ -8,9 +8,14 @@
   sampler.py        all of it, as a run's sampler
 """
 
-from jaxrl_llm.rollouts.server.client import ServerError
-from jaxrl_llm.rollouts.server.completions import Limits
-from jaxrl_llm.rollouts.server.control import APIS
-from jaxrl_llm.rollouts.server.sampler import ServerSampler
+from jaxrl_llm.late import late_names
 
-__all__ = ["APIS", "Limits", "ServerError", "ServerSampler"]
+__all__ = ["ServerError"]
+# Imported for runs with a server.
+__getattr__ = late_names(__name__, {name: f"{__name__}.{module}" for name, module in {
+    "APIS": "control", "check": "control", "Limits": "completions", "ServerSampler": "sampler",
+}.items()})
+
+
+class ServerError(RuntimeError):
+  """The rollout server cannot be used. The message names address and fix."""

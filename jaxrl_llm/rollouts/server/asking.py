@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxrl_llm.rollouts.server import completions
-from jaxrl_llm.rollouts.server.client import Client, ServerError
+from jaxrl_llm.rollouts.server import ServerError, completions
+from jaxrl_llm.rollouts.server.client import Client
 from jaxrl_llm.rollouts.server.completions import AnswerError, Completion, Limits
 from jaxrl_llm.types import Sampling
 

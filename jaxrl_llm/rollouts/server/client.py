@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from jaxrl_llm.rollouts.server import ServerError
+
 KEY = "JAXRL_LLM_SERVER_KEY"  # environment variable with the server's API key
 AWAY = (409, 425, 429, 500, 502, 503, 504)  # the same request may succeed later
 PAUSE = 0.5, 10.0  # seconds between two attempts: at first, at most
@@ -17,10 +19,6 @@ LARGEST = 64 << 20  # bytes of an answer, unpacked; one of 32,000 tokens has 3 M
 PIECE = 1 << 16  # bytes read between two looks at the clock
 Answer = TypeVar("Answer")
 logger = logging.getLogger(__name__)
-
-
-class ServerError(RuntimeError):
-  """The rollout server cannot be used. The message names address and fix."""
 
 
 class AwayError(Exception):

@@ -4,10 +4,13 @@ A server holds a version, a text that we give it with the weights: their checksu
 started again has another one.
 """
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jaxrl_llm.rollouts.server.client import Client
+from jaxrl_llm.config import ConfigError, ServerConfig, VocabularyConfig
+from jaxrl_llm.parallel import processes
+from jaxrl_llm.rollouts.server.client import KEY, Client
 
 
 class Api(NamedTuple):
@@ -60,3 +63,32 @@ def served_name(client: Client) -> str:
   answer = client.ask("GET", "/v1/models")
   listed = answer.get("data") if isinstance(answer, dict) else None
   return _text(listed[0], "id") or "" if isinstance(listed, list) and listed else ""
+
+
+def check(server: ServerConfig, vocabulary: VocabularyConfig) -> None:
+  """Checks what a run asks of its server.
+
+  Raises:
+    ConfigError: several processes, a key that no header can hold, or a pruned vocabulary whose
+      log-probs the server does not return.
+  """
+  key = os.environ.get(KEY, "")
+  if not (key.isascii() and key.isprintable() and key == key.strip()):
+    raise ConfigError(
+        f"{KEY}, for server.url = {server.url!r}, holds something else than a line of ASCII, which "
+        "a header of HTTP cannot say. Fix: the server's API key, or unset the variable.")
+  if processes.count() > 1:
+    raise ConfigError(f"server.url = {server.url!r} with {processes.count()} processes: allowed "
+                      "is 1. Fix: train in one process, or leave server.url empty.")
+  _check_rules(server, vocabulary)
+
+
+def _check_rules(server: ServerConfig, vocabulary: VocabularyConfig) -> None:
+  """Checks that behavior log-probs are from the distribution that was sampled from."""
+  rules = vocabulary.rules if vocabulary.side in ("both", "sampler") else {}
+  if rules and not APIS[server.api].prunes:
+    able = ", ".join(name for name, api in APIS.items() if api.prunes)
+    raise ConfigError(
+        f"vocabulary.{next(iter(rules))} = {next(iter(rules.values()))} with server.api = "
+        f"{server.api!r}: that server's log-probs are of all tokens, not of the kept ones. "
+        f"Fix: server.api={able}, or no pruning in the sampler.")

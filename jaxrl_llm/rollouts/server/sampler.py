@@ -13,9 +13,9 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import ServerConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts.assembly import Completions, assemble
-from jaxrl_llm.rollouts.server import control, weights
+from jaxrl_llm.rollouts.server import ServerError, control, weights
 from jaxrl_llm.rollouts.server.asking import ATTEMPTS, RequestBatcher
-from jaxrl_llm.rollouts.server.client import Client, ServerError
+from jaxrl_llm.rollouts.server.client import Client
 from jaxrl_llm.rollouts.server.completions import Completion, Limits
 from jaxrl_llm.rollouts.server.weights import Weights
 from jaxrl_llm.types import Params, PromptBatch, Rollout, Sampling
@@ -37,7 +37,7 @@ class ServedParams:
 
 
 class ServerSampler:
-  """`prepare` and `sample` of `runs.samplers.Sampler`, by a server.
+  """`prepare` and `sample` of `wiring.sampler.Sampler`, by a server.
 
   Args:
     cfg: config of the server.

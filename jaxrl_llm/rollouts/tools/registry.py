@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxrl_llm.fields import ConfigError, option
+from jaxrl_llm.late import Late, loaded
 from jaxrl_llm.registry import TOOLS, Entry
-from jaxrl_llm.rollouts.tools.calculator import Calculator
-from jaxrl_llm.sandbox.python_sandbox import LARGEST, Limits, PythonSandbox
+from jaxrl_llm.sandbox.limits import LARGEST, Limits
 from jaxrl_llm.sandbox.results import STATUSES, Tool, ToolResult
 
 logger = logging.getLogger(__name__)
@@ -108,14 +108,15 @@ def make_tool(name: str, cfg=None, workers: int = 1) -> Tool:
   entry = TOOLS[name]
   cfg = entry.numbers() if cfg is None else cfg
   with TOOLS.blamed(name):
-    if not inspect.isclass(entry.function):
+    factory = loaded(entry.function)
+    if not inspect.isclass(factory):
       _probe(entry, cfg)
       return FunctionTool(entry, cfg)
     arguments = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)}
-    parameters = inspect.signature(entry.function).parameters.values()
+    parameters = inspect.signature(factory).parameters.values()
     if any(p.name == "workers" or p.kind is p.VAR_KEYWORD for p in parameters):
       arguments["workers"] = workers
-    tool: Any = entry.function(**arguments)
+    tool: Any = factory(**arguments)
     lacking = [method for method in ("run", "close") if not callable(getattr(tool, method, None))]
     if lacking:
       raise TypeError(f"a tool has the methods run and close; this one lacks {', '.join(lacking)}")
@@ -138,7 +139,7 @@ def _probe(entry: ToolEntry, cfg) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PythonNumbers:
-  """Hyperparameters of `python`: what one program may use; see `python_sandbox.Limits`."""
+  """Hyperparameters of `python`: what one program may use; see `limits.Limits`."""
 
   timeout: float = option(Limits.timeout, "wall-clock time of a program, seconds", low=0.05)
   cpu_seconds: int = option(Limits.cpu_seconds, "processor time of a program, seconds", low=1,
@@ -156,5 +157,7 @@ def of_task(text: str, cfg) -> str:
   raise ConfigError("tool.name = 'task': the task brings no tool")
 
 
-TOOLS.add("calculator", ToolEntry(Calculator, parameter="expression", protocol="inline"))
-TOOLS.add("python", ToolEntry(PythonSandbox, PythonNumbers, "code", "fence"))
+TOOLS.add("calculator", ToolEntry(Late("jaxrl_llm.rollouts.tools.calculator.Calculator"),
+                                  parameter="expression", protocol="inline"))
+TOOLS.add("python", ToolEntry(Late("jaxrl_llm.sandbox.python_sandbox.PythonSandbox"),
+                              PythonNumbers, "code", "fence"))

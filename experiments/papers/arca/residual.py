@@ -1,0 +1,71 @@
+"""The column `adapter_residual`: how far the adapters move the last hidden states."""
+
+import dataclasses
+from collections.abc import Callable
+
+from jaxtyping import Array
+
+from jaxrl_llm import register
+from jaxrl_llm.config import ConfigError, ParametersConfig, StepConfig
+from jaxrl_llm.models import Model
+from jaxrl_llm.objective.row_stats import state_distance
+from jaxrl_llm.training.columns import BASE, CURRENT, ColumnParts
+from jaxrl_llm.training.packing import Packing
+from jaxrl_llm.training.score import in_pieces
+from jaxrl_llm.types import Bins, Params, Rollout, Sampling
+
+COLUMN = "adapter_residual"
+
+
+def adapter_residual(policies: tuple[Params, Params], rollout: Rollout, *, model: Model,
+                     cfg: StepConfig, normed: bool, packing: Packing | None = None) -> Array:
+  """Returns `state_distance` [B, L] of a rollout between the parameters with and without their
+  adapters.
+
+  Args:
+    policies: parameters of `model`, with the adapters merged and without them.
+    rollout, cfg, packing: as in `score`.
+    normed: see `state_distance`.
+  """
+
+  def run(rows: Rollout, bins: Bins | None = None) -> Array:
+    return state_distance(*policies, rows.tokens, rows.length, model=model, normed=normed,
+                          bins=bins)
+
+  return in_pieces(run, rollout, packing, model, cfg)
+
+
+def _exact(model: Model) -> Model:
+  """Returns the model in float32: until adapters have grown, bfloat16 rounds what they change to
+  noise.
+  """
+  if model.config.compute_dtype == "float32":
+    return model
+  config = dataclasses.replace(model.config, compute_dtype="float32", attention="auto")
+  return dataclasses.replace(model, config=config)
+
+
+def check(parameters: ParametersConfig, reader: str) -> None:
+  """Refuses a run without adapters; `reader` says what reads the column."""
+  if parameters.train != "lora":
+    raise ConfigError(
+        f"parameters.train = {parameters.train!r}: {reader} reads what adapters change of the "
+        "hidden states, and this run has none. Fix: parameters.train=lora.")
+
+
+@register.column(COLUMN, reads=(CURRENT, BASE), program="score_residual", check=check)
+def column(parts: ColumnParts) -> Callable[..., Array]:
+  """Norms || h - h_base || of the state that predicts each token, f32, without gradient.
+
+  Source: arXiv 2606.00257; which state is taken is unconfirmed there (`hidden_state`).
+  """
+  normed = getattr(parts.numbers, "hidden_state", "normed") == "normed"
+  model = _exact(parts.model)
+
+  def residual(params: Params, base: Params, rollout: Rollout, sampling: Sampling, *,
+               packing: Packing | None = None) -> Array:
+    del sampling
+    return adapter_residual((params, base), rollout, model=model, cfg=parts.cfg, normed=normed,
+                            packing=packing)
+
+  return residual

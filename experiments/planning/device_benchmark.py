@@ -1,0 +1,265 @@
+"""Times a run's own programs on the first device: train step, decode chunk, and the gap between
+sampler and trainer. `experiments/bench/gpu.py` is the command.
+
+Weights are random, so nothing is downloaded. Work is counted by formula (model_flops.py) and held
+against the device's published peaks (targets.py).
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.planning import model_flops
+from experiments.planning.abstract import bytes_of
+from experiments.planning.device_cases import Case, timed
+from experiments.planning.targets import Chip
+from jaxrl_llm import parallel
+from jaxrl_llm.config import (
+  EstimatorConfig,
+  LossConfig,
+  MeshConfig,
+  ModelConfig,
+  OptimizerConfig,
+  RolloutConfig,
+  SamplerConfig,
+  StepConfig,
+)
+from jaxrl_llm.models import Model, kv_cache, row_attention
+from jaxrl_llm.objective.loss import policy_loss
+from jaxrl_llm.rollouts import decoding, generate, hand_over
+from jaxrl_llm.rollouts.chunk import ChunkInputs
+from jaxrl_llm.rollouts.next_token import Draw
+from jaxrl_llm.training.optimizers import make_optimizer
+from jaxrl_llm.training.score import score
+from jaxrl_llm.training.train_step import init_state, make_train_step, state_shardings
+from jaxrl_llm.types import STOP_LENGTH, PromptBatch, Rollout, Sampling, TrainBatch
+
+_PROMPT_SHARE = 8  # of a row that is trained on, one part in so many is the prompt
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """Sizes of the programs that are measured for each model.
+
+  Attributes:
+    lengths: tokens of the rows that are trained on.
+    step_tokens: of one train step; it has as many rows as that makes, at least one.
+    rows, contexts: of the batch that decodes, and columns of its cache.
+    chunk: decode steps of one call.
+    prompt, new: tokens of the rows that are sampled and scored again.
+    repeats: timed calls after the one that compiles.
+    train_dtype: of the train step's products. XLA's CPU lacks the bfloat16 products that it
+      needs, whose sums are float32.
+  """
+
+  lengths: tuple[int, ...] = (4096, 16_384)
+  step_tokens: int = 32_768
+  rows: int = 64
+  contexts: tuple[int, ...] = (1024, 8192)
+  chunk: int = 32
+  prompt: int = 64
+  new: int = 128
+  repeats: int = 5
+  train_dtype: str = "bfloat16"
+
+
+def cases(models: dict[str, ModelConfig], sizes: Sizes, chip: Chip | None) -> list[Case]:
+  """Returns the measurements of the models in order: short rows first.
+
+  Args:
+    chip: the device's peaks; None: unknown, and the shares of them are None.
+  """
+  short, long = [], []
+  for name, config in models.items():
+    # The trainer keeps float32 parameters, and recomputes blocks, as runs of this size do.
+    config = dataclasses.replace(config, compute_dtype="bfloat16", scan_layers=True, remat="full")
+    model = Model(config, parallel.Layout(_mesh()))
+    trainer = _in_dtype(model, sizes.train_dtype)
+    trained = [Case(f"train {name} {length}", "train", max(1, sizes.step_tokens // length),
+                    functools.partial(train, trainer, length, sizes, chip))
+               for length in sizes.lengths]
+    decoded = [Case(f"decode {name} {context}", "decode", sizes.rows,
+                    functools.partial(decode, model, context, sizes, chip))
+               for context in sizes.contexts]
+    gap_case = Case(f"gap {name}", "gap", sizes.rows, functools.partial(gap, model, sizes))
+    short += [trained[0], decoded[0], gap_case]
+    long += [*trained[1:], *decoded[1:]]
+  return short + long
+
+
+def _mesh():
+  return parallel.make_mesh(MeshConfig(), jax.devices()[:1])
+
+
+def _in_dtype(model: Model, dtype: str) -> Model:
+  return dataclasses.replace(model, config=dataclasses.replace(model.config, compute_dtype=dtype))
+
+
+# Training.
+
+
+def train_flops(config: ModelConfig, rows: int, length: int) -> float:
+  """Returns operations of one train step: 6 per weight and token, and attention.
+
+  The head counts for completions only, and recomputation does not count.
+  """
+  prompt = length // _PROMPT_SHARE
+  rollout = RolloutConfig(max_prompt_tokens=prompt, max_new_tokens=length - prompt)
+  return model_flops.update(config, rollout, rows)
+
+
+def train(model: Model, length: int, sizes: Sizes, chip: Chip | None, rows: int) -> dict:
+  """Times train steps with the ctpo estimator; `mfu` is None on an unknown device."""
+  mesh, tx = _mesh(), make_optimizer(OptimizerConfig(learning_rate=1e-6))
+  new = length - length // _PROMPT_SHARE
+  cfg = StepConfig(LossConfig(EstimatorConfig("ctpo"), max_new_tokens=new))
+  step = make_train_step(policy_loss, model, tx, cfg, mesh)
+
+  def init(key):
+    return init_state(model.init(key), tx)
+
+  batch = parallel.to_global(_batch(model.config, rows, length), mesh)
+  layout = state_shardings(model, tx, mesh)
+  state = jax.jit(init, out_shardings=layout)(jax.random.key(0))
+
+  def once():
+    nonlocal state
+    state, metrics = step(state, batch)
+    return state, metrics
+
+  timing = timed(once, sizes.repeats)
+  flops, seconds, tokens = train_flops(model.config, rows, length), timing["seconds"], rows * length
+  kind = row_attention.choose(model.config, length, jax.default_backend(), row_attention.ONE)
+  return {**timing, "tokens": tokens, "tokens_per_second": tokens / seconds, "flops": flops,
+          "attention": kind, "mfu": None if chip is None else flops / seconds / chip.flops}
+
+
+def _batch(config: ModelConfig, rows: int, length: int) -> TrainBatch:
+  """Returns random rows without padding; advantages are 1 and -1 in turn."""
+  random, prompt = np.random.default_rng(0), length // _PROMPT_SHARE
+  mask = np.broadcast_to(np.arange(length) >= prompt, (rows, length))
+  unit, number = np.ones((rows, length), np.float32), np.arange(rows, dtype=np.int32)
+  lengths = np.full(rows, length, np.int32)
+  log_probs = np.where(mask, -np.log(config.vocab_size), 0).astype(np.float32)
+  tokens = random.integers(0, config.vocab_size, (rows, length)).astype(np.int32)
+  rollout = Rollout(tokens, mask, lengths, np.full(rows, prompt, np.int32), log_probs,
+                    np.ones(rows, bool), np.full(rows, STOP_LENGTH, np.int32), 0 * tokens, number,
+                    number)
+  sign = np.where(number % 2, -1, 1).astype(np.float32)
+  return TrainBatch(rollout, mask * sign[:, None], mask * unit / mask.sum(dtype=np.float32),
+                    log_probs, unit)
+
+
+# Decoding.
+
+
+def decode_bytes(config: ModelConfig, weight_bytes: int, rows: int, filled: int,
+                 steps: int) -> int:
+  """Returns the bytes that decode steps must read: all weights in each, and the live columns.
+
+  Args:
+    weight_bytes: of the sampler's copy. An embedding that is no head is not read in full.
+    filled: columns of the cache before the first step; each step fills another one and reads it.
+  """
+  per_column = model_flops.cache_bytes(config, rows, 1, kv_cache.dtype(config).itemsize)
+  return steps * weight_bytes + per_column * sum(range(filled + 1, filled + steps + 1))
+
+
+def _read_weights(params, config: ModelConfig) -> int:
+  return bytes_of({name: x for name, x in params.items()
+                   if name != "embedding" or config.tie_head})
+
+
+def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: int) -> dict:
+  """Times the engine's chunk of decode steps that fill the last columns of a cache.
+
+  Returns:
+    With `bandwidth_share`: seconds at the published bandwidth over measured seconds. It
+    is None on an unknown device.
+  """
+  num_live = context - sizes.chunk
+  never = model.config.vocab_size  # a stop token beyond the vocabulary is never sampled
+  built = decoding.build(model, sizes.chunk, (never,), False, None)
+  config = hand_over.decode_model(model).config
+  params = built.decode_params(jax.jit(model.init)(jax.random.key(0)))
+  # The key is an argument, because the compiler would compute the noise of a constant one itself.
+  cache = jax.jit(functools.partial(_filled_cache, config, rows, context, num_live))(
+      jax.random.key(0))
+  row_ones = jnp.full(rows, 1, jnp.int32)
+  inputs = ChunkInputs(jnp.int32(num_live), jnp.int32(sizes.chunk), jnp.int32(rows),
+                       row_ones, num_live * row_ones, sizes.chunk * row_ones, 0 * row_ones,
+                       jnp.arange(rows, dtype=jnp.int32))
+  steps = []
+
+  def once():
+    nonlocal cache
+    cache, sampled = built.decode(params, cache, None, inputs,
+                                  Draw(jax.random.key(1), Sampling.of(1.0)), rules=frozenset())
+    steps.append(sampled.steps)
+    return sampled
+
+  timing = timed(once, sizes.repeats)
+  if {int(n) for n in steps} != {sizes.chunk}:
+    raise RuntimeError(f"chunks took {steps} steps instead of {sizes.chunk}")
+  seconds, tokens = timing["seconds"], rows * sizes.chunk
+  num_bytes = decode_bytes(config, _read_weights(params, config), rows, num_live, sizes.chunk)
+  return {**timing, "tokens": tokens, "tokens_per_second": tokens / seconds, "bytes": num_bytes,
+          "bandwidth_share": None if chip is None else num_bytes / seconds / chip.bandwidth}
+
+
+def _filled_cache(config: ModelConfig, rows: int, columns: int, num_live: int,
+                  key) -> kv_cache.KVCache:
+  """Returns a cache with random keys and values, equal for all rows, in the first `num_live`
+  columns.
+  """
+  empty = kv_cache.empty(config, rows, columns)
+
+  def noise(x):
+    row = jax.random.normal(key, x.shape[1:], x.dtype)
+    return jnp.broadcast_to(row, x.shape)
+
+  column = jnp.broadcast_to(jnp.arange(columns, dtype=jnp.int32), (rows, columns))
+  return empty.replace(keys=jax.tree.map(noise, empty.keys),
+                       values=jax.tree.map(noise, empty.values), positions=column,
+                       segments=(column < num_live).astype(jnp.int32), index=jnp.int32(num_live))
+
+
+# The gap.
+
+
+def gap(model: Model, sizes: Sizes, rows: int) -> dict:
+  """Samples rows at temperature 1 in bf16, and scores them again as the trainer does.
+
+  Returns:
+    For a trainer in bf16 and one in f32 with exact products: mean and largest |difference| of a
+    sampled token's log-prob, nats, and the mean of k3, an estimate of KL(sampler || trainer).
+  """
+  params, config = jax.jit(model.init)(jax.random.key(0)), model.config
+  built = SamplerConfig(max_new_tokens=sizes.new, window=sizes.new, stop_ids=(config.vocab_size,))
+  sampler = hand_over.decode_model(model)
+  sample = jax.jit(functools.partial(generate, model=sampler, cfg=built, rules=frozenset()))
+  number, random = np.arange(rows, dtype=np.int32), np.random.default_rng(0)
+  tokens = random.integers(0, config.vocab_size, (rows, sizes.prompt)).astype(np.int32)
+  prompts = PromptBatch(tokens, np.full(rows, sizes.prompt, np.int32), number, number)
+  rollout = sample(hand_over.make(model, None)(params), prompts, jax.random.key(1),
+                   Sampling.of(1.0))
+  summary: dict[str, Any] = {"tokens": int(rollout.mask.sum())}
+  for dtype, precision in (("bfloat16", "default"), ("float32", "highest")):
+    scorer = jax.jit(functools.partial(score, model=_in_dtype(model, dtype), rules=frozenset(),
+                                       cfg=StepConfig(LossConfig(max_new_tokens=sizes.new))))
+    with jax.default_matmul_precision(precision):
+      log_probs = scorer(params, rollout, Sampling.of(1.0)).log_probs
+    summary[dtype] = gap_numbers(np.asarray(log_probs), np.asarray(rollout.behavior_log_probs),
+                                 np.asarray(rollout.mask))
+  return summary
+
+
+def gap_numbers(trainer: np.ndarray, sampler: np.ndarray, mask: np.ndarray) -> dict[str, float]:
+  """Returns `mean`, `max` and `k3` of log-probs [B, L], in nats, where the mask is True."""
+  difference = (trainer.astype(np.float64) - sampler)[mask]
+  return {"mean": float(np.abs(difference).mean()), "max": float(np.abs(difference).max()),
+          "k3": float(np.mean(np.expm1(difference) - difference))}

@@ -1,0 +1,81 @@
+"""Kernels of attention, by formula: a jaxpr shows the grid of a kernel, but not which blocks of it
+are skipped, and a compiled text shows each operand once, but not how often a kernel reads it.
+
+A row of S tokens has S (S + 1) / 2 pairs of a token and an earlier one or itself, for each head. A
+product over the pairs takes 2 d operations for each, d being the head's width. On a TPU each block
+that is not skipped reads two blocks from memory: of keys and values, or in the backward pass for
+these, of queries and gradients. On a GPU they are assumed to stay in its cache.
+
+Source: own derivation, from the kernels' loops.
+"""
+
+import math
+from typing import NamedTuple
+
+from jaxrl_llm.models import live_attention
+
+# Products over the pairs, by the beginning of the kernel's name: scores and output; with their
+# gradients, scores, d weights, and d keys and d values, or d queries, or all three.
+_PRODUCTS = {
+    "splash_mha_fwd": 2, "splash_mha_dkv": 4, "splash_mha_dq": 3,
+    "mha_forward": 2, "mha_backward": 7,
+    "dot_product_attention_fwd": 2, "dot_product_attention_bwd": 5,
+}
+
+
+# Operands of the kernel of live blocks, of which the first is the size of its grid.
+_LIVE_QUERIES, _LIVE_KEYS = 4, 7
+
+
+class Cost(NamedTuple):
+  """Operations of a call, and bytes that it reads in addition to each operand once."""
+
+  operations: float
+  read_again: float
+
+
+def attention(eqn, live: float = 1.0) -> Cost | None:
+  """Returns the cost of an equation that calls one of the kernels, by all rows and heads; None for
+  another equation.
+
+  Args:
+    live: share of the cache's columns that the kernel of live blocks reads.
+  """
+  name = _name(eqn)
+  if name.startswith(live_attention.NAME):
+    return _live(eqn, live)
+  products = next((count for start, count in _PRODUCTS.items() if name.startswith(start)), None)
+  if products is None:
+    return None
+  queries = next(x.aval for x in eqn.invars if len(x.aval.shape) >= 3 and x.aval.shape[-1] > 1
+                 and x.aval.dtype.kind not in "iub")
+  heads_first = name.startswith("splash")
+  length, size = queries.shape[-2 if heads_first else -3], queries.shape[-1]
+  heads = math.prod(queries.shape) // (length * size)  # of all rows
+  pairs = heads * length * (length + 1) / 2
+  if not heads_first:
+    return Cost(2.0 * products * size * pairs, 0.0)
+  blocks = eqn.params["grid_mapping"].grid[-1]
+  steps = heads * blocks * (blocks + 1) / 2
+  once = 2 * math.prod(queries.shape)
+  again = 2 * steps * (length // blocks) * size - once
+  return Cost(2.0 * products * size * pairs, max(0.0, again) * queries.dtype.itemsize)
+
+
+def _live(eqn, share: float) -> Cost:
+  """A step's attention to live blocks. The text shows keys and values read and written as a whole;
+  the kernel reads the live blocks, and reads and writes a tile of columns for each row.
+  """
+  queries, keys = eqn.invars[_LIVE_QUERIES].aval, eqn.invars[_LIVE_KEYS].aval
+  both = 2 * math.prod(keys.shape) * keys.dtype.itemsize
+  rows, heads, columns, size = keys.shape
+  written = 2 * rows * heads * size * live_attention.TILE_BYTES
+  return Cost(4.0 * math.prod(queries.shape) * columns * share, (share - 2.0) * both + written)
+
+
+def _name(eqn) -> str:
+  """Returns the kernel's name, or the primitive's."""
+  if eqn.primitive.name != "pallas_call":
+    return eqn.primitive.name
+  name_or_info = eqn.params.get("name_and_src_info", eqn.params.get("name"))
+  return str(getattr(name_or_info, "name", name_or_info))

@@ -1,0 +1,105 @@
+"""The engine's key-value cache: each row has its own length, and its token n lies in column n.
+
+Rows need no common index, so one may end and another take its place without moving the others.
+Columns at and after a row's length may hold anything.
+"""
+
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+from jaxtyping import Array, Int
+
+from jaxrl_llm.config import ModelConfig
+from jaxrl_llm.models.kv_cache import KVCache, Prefix, dtype
+
+
+@struct.dataclass
+class RowCache:
+  """Cache of T columns for B rows.
+
+  Attributes:
+    keys, values: per layer [B, K, T, head_dim]; or with n heads side by side, [B, K / n, T,
+      n head_dim].
+    length: [B] int32, tokens of a row with the one that a step adds, 0 where it adds none; None
+      between chunks.
+    prefix: as in `KVCache`.
+  """
+
+  keys: tuple
+  values: tuple
+  length: Int[Array, " B"] | None = None
+  prefix: tuple[Prefix, ...] | None = None
+
+
+def empty(cfg: ModelConfig, rows: int, columns: int, side: int = 1) -> RowCache:
+  """Returns a cache of zeros, in `kv_cache.dtype(cfg)`, with `side` heads side by side."""
+  x = jnp.zeros((rows, cfg.num_kv_heads // side, columns, side * cfg.head_dim), dtype(cfg))
+  return RowCache((x,) * cfg.num_layers, (x,) * cfg.num_layers)
+
+
+def of_slots(cache: KVCache, start: int = 0) -> RowCache:
+  """Returns the slots from `start` on as columns; layers must not be scanned."""
+  return RowCache(tuple(x[..., start:].swapaxes(2, 3) for x in cache.keys),
+                  tuple(x[:, :, start:] for x in cache.values))
+
+
+def window(cache: RowCache, rows: Int[Array, " C"] | None, length: Int[Array, " C"],
+           position: Int[Array, " C"], columns: int, more: int) -> KVCache:
+  """Returns a KVCache of some rows: their first columns as slots, then `more` slots to write.
+
+  Args:
+    rows: C of the cache's rows; None: all, in order.
+    length: tokens of each of them, at most `columns`.
+    position: of the token that follows a row's last one.
+    columns: static, how many are copied.
+  """
+
+  def part(x):
+    x = x[:, :, :columns]
+    return x if rows is None else x.at[rows].get(mode="clip")
+
+  def wider(x, axis: int):
+    return jnp.pad(x, [(0, more * (i == axis)) for i in range(x.ndim)])
+
+  slot = jnp.arange(columns + more)
+  return KVCache(tuple(wider(part(x).swapaxes(2, 3), 3) for x in cache.keys),
+                 tuple(wider(part(x), 2) for x in cache.values),
+                 (position - length)[:, None] + slot, (slot < length[:, None]).astype(jnp.int32),
+                 jnp.int32(columns))
+
+
+def put(old: Array, new: Array, to: Int[Array, " C"], source: Int[Array, " C"],
+        column: Int[Array, " C"], count: Int[Array, ""]) -> Array:
+  """Copies row source[i] of `new` over row to[i] of `old` from column[i] on, for i < count.
+
+  Rows are copied one by one, so that XLA updates the cache in place.
+
+  Args:
+    old: [B, K, T, head_dim], one array of a cache.
+    new: [M, K, t, head_dim]; column + t <= T.
+  """
+
+  def copy(i, old):
+    row = lax.dynamic_slice_in_dim(new, source[i], 1, 0)
+    return lax.dynamic_update_slice(old, row.astype(old.dtype), (to[i], 0, column[i], 0))
+
+  return lax.fori_loop(0, count, copy, old)
+
+
+def select(old: Array, new: Array, source: Int[Array, " B"]) -> Array:
+  """Copies row source[b] of `new` over the first columns of row b, except where it is negative.
+
+  The result is as with `put`, but rows may be divided over devices.
+  """
+  new = jnp.take(new, jnp.maximum(source, 0), axis=0).astype(old.dtype)
+  head = lax.slice_in_dim(old, 0, new.shape[2], axis=2)
+  head = jnp.where((source >= 0)[:, None, None, None], new, head)
+  return lax.dynamic_update_slice(old, head, (0,) * old.ndim)
+
+
+def prefix(prompts: RowCache, length: Int[Array, " M"], rows: Int[Array, "M G"],
+           prompt: Int[Array, " B"], lane: Int[Array, " B"]) -> tuple[Prefix, ...]:
+  """Returns per layer the Prefix of these prompts, which have `length` tokens."""
+  visible = jnp.arange(prompts.keys[0].shape[2]) < length[:, None]
+  return tuple(Prefix(keys.swapaxes(2, 3), values, visible, rows, prompt, lane)
+               for keys, values in zip(prompts.keys, prompts.values, strict=True))

@@ -1,1 +1,0 @@
-"""Budgets: pruning by what a parameter group contributes."""

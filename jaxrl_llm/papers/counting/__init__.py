@@ -1,1 +1,0 @@
-"""Counting: what a network reads out along a count."""

@@ -1,1 +1,0 @@
-"""cDPO: critical tokens of wrong completions, and preferences by token."""

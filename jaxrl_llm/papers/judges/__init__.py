@@ -1,1 +1,0 @@
-"""Judges: tournaments of comparisons."""

@@ -1,1 +1,0 @@
-"""Number tokens: codecs of numbers as separate tokens."""

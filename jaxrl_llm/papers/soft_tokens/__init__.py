@@ -1,1 +1,0 @@
-"""Soft tokens: mixtures of embeddings as thoughts."""

@@ -1,1 +1,0 @@
-"""TVM: value models of tokens, and search with them."""

@@ -1,0 +1,76 @@
+"""The demonstrations that a warm start reads from a file."""
+
+import dataclasses
+import logging
+from typing import cast
+
+from jaxrl_llm.config import (
+  ConfigError,
+  DataConfig,
+  RolloutConfig,
+  TaskConfig,
+  WarmStartConfig,
+)
+from jaxrl_llm.tasks.dataset import Dataset, asked_text
+from jaxrl_llm.types import Problem, Task
+
+logger = logging.getLogger(__name__)
+
+
+class Demonstrations(Dataset):
+  """Problems of a file with worked completions."""
+
+  def fit(self, width: int, heldout_problems: list[Problem]) -> None:
+    """Leaves out rows of more than `width` tokens, and rows with the text of a held-out problem.
+
+    Raises:
+      ConfigError: a row has no demonstration, or no row is left.
+    """
+    (rows,) = self._train
+    for problem in rows:
+      if problem.demonstration is None:
+        raise ConfigError(
+            f"warm_start.path = {self.cfg.data.path!r}: row {problem.id!r} has no demonstration. "
+            "Fix: warm_start.mapping, or warm_start.completion_column.")
+    heldout = {asked_text(problem) for problem in heldout_problems}
+    lengths = [len(self.render(problem)) + len(self.demonstration(problem)) for problem in rows]
+    fitting = [problem for problem, length in zip(rows, lengths, strict=True)
+               if length <= width and asked_text(problem) not in heldout]
+    if not fitting:
+      raise ConfigError(
+          f"warm_start.path = {self.cfg.data.path!r}: no row fits; the longest has {max(lengths)} "
+          f"tokens. Fix: rollout.max_prompt_tokens + rollout.max_new_tokens >= {max(lengths)}.")
+    logger.info("warm_start.path = %s: %d of %d rows are imitated; the others have more than %d "
+                "tokens, or are held out", self.cfg.data.path, len(fitting), len(rows), width)
+    self.keep(fitting)
+
+
+def of_file(warm: WarmStartConfig, task_cfg: TaskConfig, rollout: RolloutConfig, seed: int,
+            task: Task) -> Task:
+  """Returns the task that asks the rows of `warm.path`.
+
+  Args:
+    task: of the run, whose tokenizer is used and whose held-out problems are left out.
+
+  Raises:
+    ConfigError: the file does not fit.
+  """
+  # A file of demonstrations needs no answers: its completions fill the answer column, which is
+  # unread.
+  data_cfg = DataConfig(path=warm.path, split=warm.split, mapping=warm.mapping,
+                        prompt_column=warm.prompt_column, answer_column=warm.completion_column,
+                        demonstration_column=warm.completion_column, verifier="exact")
+  if warm.mapping != "auto":
+    columns = ("prompt_column", "answer_column", "demonstration_column")
+    defaults = {name: getattr(DataConfig, name) for name in columns}
+    data_cfg = dataclasses.replace(data_cfg, **defaults)
+  file_cfg = TaskConfig("dataset", heldout_problems=0, prompt=task_cfg.prompt, data=data_cfg)
+  try:
+    demonstrated = Demonstrations(file_cfg, seed, warm.batch_size, task.tokenizer)
+  except ConfigError as error:
+    message = str(error).replace("task.data.answer_column", "warm_start.completion_column")
+    message = message.replace(" Or task.data.bad_rows=drop.", "")  # not a key of the warm start
+    raise ConfigError(message.replace("task.data.", "warm_start.")) from error
+  heldout = task_cfg.heldout_problems
+  demonstrated.fit(rollout.row_length, task.heldout(heldout) if heldout else [])
+  return cast(Task, demonstrated)  # its class attributes fit, which a protocol cannot say

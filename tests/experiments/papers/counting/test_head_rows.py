@@ -1,0 +1,237 @@
+"""Row repair moves these rows only; adapters merge; counts at the published shape."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax.traverse_util import flatten_dict
+
+from experiments.papers.counting import head_rows
+from experiments.planning.shapes import SHAPES
+from experiments.tables_lib import fitting
+from jaxrl_llm.config import ModelConfig, OptimizerConfig, ParametersConfig
+from jaxrl_llm.models import Model, layers, trainable
+from jaxrl_llm.training.optimizers import make_optimizer
+from jaxrl_llm.types import SupervisedBatch
+
+pytestmark = pytest.mark.slow
+
+D, V = 16, 20
+SHAPE = ModelConfig(vocab_size=V, width=D, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
+                    mlp_width=24, tie_head=False)
+MODEL = Model(SHAPE)
+NINE = tuple(range(3, 12))
+ROWS = ParametersConfig("selected", head_rows=NINE)
+QV = ParametersConfig("lora", lora_rank=16, lora_alpha=32.0,
+                      lora_targets=("attention/(query|value)",))
+DECAYING = make_optimizer(OptimizerConfig(learning_rate=1e-2, weight_decay=0.1))
+
+
+@functools.cache
+def params_of(model=MODEL):
+  return model.init(jax.random.key(0))
+
+
+def states(count=90):
+  rng = np.random.default_rng(0)
+  return head_rows.States(jnp.asarray(rng.normal(size=(count, D)), jnp.float32),
+                          jnp.asarray(np.resize(NINE, count), jnp.int32))
+
+
+# --- what training moves
+
+
+def only_rows(train) -> bool:
+  """Whether exactly the 9 D scalars of these rows differ after training, and no other bit."""
+  before, after = (flatten_dict(tree) for tree in (params_of(), train()))
+  differs = {keys: np.asarray(before[keys]) != np.asarray(after[keys]) for keys in before}
+  head = differs.pop(("head",))
+  others = any(changed.any() for changed in differs.values())
+  return (before.keys() == after.keys() and not others and head.sum() == len(NINE) * D
+          and head[:, list(NINE)].all())
+
+
+@pytest.mark.parametrize("loss", [head_rows.hinge(np.ones(V, bool), 1e3),
+                                  head_rows.cross_entropy])
+def test_only_the_rows_move_under_weight_decay(loss):
+  assert only_rows(lambda: fitting.fit(MODEL, params_of(), [states()] * 3, DECAYING, loss=loss,
+                                       leaves=fitting.Leaves(ROWS)).params)
+
+
+def gradient_masked_only():
+  """The whole head under AdamW, with a mask on the gradient alone: decay moves all of it."""
+  params = params_of()
+  state = DECAYING.init(params)
+  for _ in range(3):
+    grads = jax.grad(lambda p: head_rows.cross_entropy(p, states(), model=MODEL, cfg=None)[0])(
+        params)
+    rows = jnp.isin(jnp.arange(V), jnp.asarray(NINE))
+    grads = jax.tree.map(jnp.zeros_like, grads) | {"head": grads["head"] * rows}
+    updates, state = DECAYING.update(grads, state, params)
+    params = optax.apply_updates(params, updates)
+  return params
+
+
+def one_row_less():
+  fewer = dataclasses.replace(ROWS, head_rows=NINE[:-1])
+  return fitting.fit(MODEL, params_of(), [states()] * 3, DECAYING, loss=head_rows.cross_entropy,
+                     leaves=fitting.Leaves(fewer)).params
+
+
+@pytest.mark.parametrize("wrong", [gradient_masked_only, one_row_less])
+def test_a_training_that_moves_more_or_less_is_rejected(wrong):
+  assert not only_rows(wrong)
+
+
+def test_the_published_counts_by_shapes_alone():
+  """Nine rows and adapters on q and v of all layers of Qwen3-8B."""
+  model = Model(ModelConfig(**SHAPES["Qwen/Qwen3-8B-Base"][1]))
+
+  def count(cfg):
+    trained, _ = trainable.shapes_of(model, cfg)
+    assert all(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(trained))
+    return sum(x.size for x in jax.tree.leaves(trained))
+
+  assert count(ROWS) == 36_864
+  assert count(QV) == 7_667_712
+  keys_too = dataclasses.replace(QV, lora_targets=("attention/(query|key|value)",))
+  assert count(keys_too) > 7_667_712
+
+
+# --- losses
+
+
+def loop(batch, head, among, margin):
+  """The hinge in plain Python."""
+  total = 0.0
+  for hidden, answer in zip(np.asarray(batch.hidden, np.float64), batch.answers, strict=True):
+    logits = hidden @ np.asarray(head, np.float64)
+    others = [logits[i] for i in range(V) if i != answer and among[i]]
+    total += max(0.0, margin + max(others) - logits[answer])
+  return total / len(batch.answers)
+
+
+@pytest.mark.parametrize("digits_compete", [False, True])
+@pytest.mark.parametrize("margin", [0.0, 2.0])
+def test_the_hinge_equals_a_loop_and_moves_the_right_row_only(digits_compete, margin):
+  published, every = head_rows.others(MODEL, np.array(NINE)), np.ones(V, bool)
+  assert published.sum() == V - len(NINE) and not published[list(NINE)].any()
+  among, wrong = (every, published) if digits_compete else (published, every)
+  batch = jax.tree.map(lambda x: x[:2], states())  # answers 3 and 4
+  params = params_of() | {"head": 10 * params_of()["head"]}
+  loss = head_rows.hinge(among, margin)
+  value, grads = jax.value_and_grad(lambda p: loss(p, batch, model=MODEL, cfg=None)[0])(params)
+  assert float(value) == pytest.approx(loop(batch, params["head"], among, margin), rel=1e-5)
+  moved = np.flatnonzero(np.asarray(grads["head"]).any(0))
+  assert set(moved) <= {3, 4} and (margin == 0 or len(moved) == 2)
+  many, value = states(), loop(states(), params["head"], among, margin)
+  assert float(loss(params, many, model=MODEL, cfg=None)[0]) == pytest.approx(value, rel=1e-5)
+  rejected = head_rows.hinge(wrong, margin)(params, many, model=MODEL, cfg=None)[0]
+  assert float(rejected) != pytest.approx(value, rel=1e-2)
+
+
+def test_rows_of_separable_states_are_repaired():
+  """Each answer has a state of its own, so that cross-entropy must find the rows."""
+  rng = np.random.default_rng(0)
+  centres = rng.normal(size=(9, D))
+  batch = head_rows.States(jnp.asarray(np.tile(centres, (10, 1)), jnp.float32),
+                           jnp.asarray(np.tile(NINE, 10), jnp.int32))
+
+  def right(params):
+    return float(jnp.mean((batch.hidden @ params["head"]).argmax(-1) == batch.answers))
+
+  repaired = fitting.fit(MODEL, params_of(), [batch] * 60, optax.adam(0.05),
+                         loss=head_rows.cross_entropy, leaves=fitting.Leaves(ROWS))
+  assert right(params_of()) < 0.5 and right(repaired.params) == 1.0
+  assert repaired.losses[-1] < 0.2 * repaired.losses[0] and len(repaired.losses) == 60
+
+
+# --- random rows, tied heads
+
+
+def planted(randomised) -> bool:
+  """Whether the rows are new, as long as before and orthogonal to a direction; nothing else is."""
+  against = np.random.default_rng(1).normal(size=D)
+  before = np.asarray(params_of()["head"], np.float64).T
+  after = np.asarray(randomised(MODEL, params_of(), np.array(NINE), 5, against)["head"],
+                     np.float64).T
+  ids = np.array(NINE)
+  same = np.delete(np.arange(V), ids)
+  return (np.array_equal(before[same], after[same])
+          and np.allclose(np.linalg.norm(before[ids], axis=1), np.linalg.norm(after[ids], axis=1))
+          and np.abs(after[ids] @ against).max() < 1e-6 and not np.allclose(before, after))
+
+
+def test_random_rows_keep_their_length_and_avoid_a_direction():
+  assert planted(head_rows.randomised)
+  assert not planted(lambda *given: head_rows.randomised(*given[:4]))  # any direction
+  assert not planted(lambda *given: params_of())
+  twice = head_rows.randomised(MODEL, params_of(), np.array(NINE), 5)["head"]
+  np.testing.assert_array_equal(
+      twice, head_rows.randomised(MODEL, params_of(), np.array(NINE), 5)["head"])
+  assert not np.array_equal(
+      twice, head_rows.randomised(MODEL, params_of(), np.array(NINE), 6)["head"])
+
+
+def test_tied_heads_are_refused_or_untied():
+  tied = Model(dataclasses.replace(SHAPE, tie_head=True))
+  with pytest.raises(ValueError, match="rows of the embedding"):
+    head_rows.randomised(tied, params_of(tied), np.array(NINE), 0)
+  model, params = head_rows.untied(tied, params_of(tied))
+  head_rows.require_untied(model)
+  ids = jnp.asarray([[3, 4, 5]])
+  given = (ids, jnp.arange(3)[None], jnp.ones_like(ids))
+  np.testing.assert_array_equal(
+      model.hidden(params, *given)[0] @ model.head(params),
+      tied.hidden(params_of(tied), *given)[0] @ tied.head(params_of(tied)))
+  after = head_rows.randomised(model, params, np.array(NINE), 0)
+  np.testing.assert_array_equal(after["embedding"], params["embedding"])
+  assert head_rows.untied(MODEL, params_of())[0] is MODEL
+
+
+# --- adapters
+
+
+def beside(monkeypatch, params, adapters, scale):
+  """Logits with each adapter applied next to its weight: x W + scale (x a) b."""
+  real, frozen = layers.Attention._project, params["blocks"]
+
+  def project(self, x, constrain):
+    layer, = [i for i in range(SHAPE.num_layers)
+              if np.array_equal(self.query[...], frozen[i]["attention"]["query"])]
+    queries, keys, values = real(self, x, constrain)
+    of = adapters["blocks"][layer]["attention"]
+
+    def change(name, like):
+      return scale * ((x @ of[name]["a"]) @ of[name]["b"]).reshape(like.shape)
+
+    return queries + change("query", queries), keys, values + change("value", values)
+
+  with monkeypatch.context() as patched:
+    patched.setattr(layers.Attention, "_project", project)
+    return logits(params)
+
+
+def logits(params):
+  ids = jax.random.randint(jax.random.key(2), (3, 7), 0, V)
+  positions = jnp.broadcast_to(jnp.arange(7), ids.shape)
+  return np.asarray(MODEL.hidden(params, ids, positions, jnp.ones_like(ids))[0]
+                    @ MODEL.head(params))
+
+
+def test_merging_trained_adapters_changes_no_logit(monkeypatch):
+  rng = np.random.default_rng(0)
+  batch = SupervisedBatch(jnp.asarray(rng.integers(0, V, (8, 7)), jnp.int32),
+                          jnp.full(8, 7, jnp.int32), jnp.full((8, 7), 1 / 56, jnp.float32))
+  trained = fitting.fit(MODEL, params_of(), [batch] * 20, optax.adam(1e-2),
+                        leaves=fitting.Leaves(QV, jax.random.key(1)))
+  merged, adapters = logits(trained.params), trained.trained["lora"]
+  assert np.abs(merged - logits(params_of())).max() > 1e-2, "the adapters do nothing"
+  scale = QV.lora_alpha / QV.lora_rank
+  assert np.abs(beside(monkeypatch, params_of(), adapters, scale) - merged).max() < 1e-5
+  assert np.abs(beside(monkeypatch, params_of(), adapters, 1.1 * scale) - merged).max() > 1e-3
+  np.testing.assert_array_equal(trained.params["head"], params_of()["head"])

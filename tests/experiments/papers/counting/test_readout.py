@@ -1,0 +1,228 @@
+"""Probes, ranks and the three ways to answer, each against a loop or a wrong one."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.papers.counting import readout
+from jaxrl_llm.config import ModelConfig, TaskConfig
+from jaxrl_llm.models import Model
+from jaxrl_llm.tasks import make_task
+from jaxrl_llm.types import Problem
+
+RNG = np.random.default_rng(0)
+STATES = RNG.normal(size=(60, 8)) + 3.0
+WEIGHTS = RNG.normal(size=8)
+TARGETS = STATES @ WEIGHTS - 2.0 + 0.1 * RNG.normal(size=60)
+SHAPE = ModelConfig(vocab_size=17, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
+                    mlp_width=24, tie_head=False)
+MODEL = Model(SHAPE)
+
+
+# --- probes
+
+
+def minimises(ridge, alpha) -> bool:
+  """Whether no small step lowers sum of squares + alpha |w|^2."""
+  probe = ridge(STATES, TARGETS, alpha)
+
+  def cost(weights, bias):
+    return np.square(TARGETS - STATES @ weights - bias).sum() + alpha * np.square(weights).sum()
+
+  least = cost(probe.weights, probe.bias)
+  steps = [(probe.weights + 1e-3 * RNG.normal(size=8), probe.bias + 1e-3 * RNG.normal())
+           for _ in range(200)]
+  return all(cost(*step) >= least for step in steps)
+
+
+def not_centred(states, targets, alpha):
+  weights = np.linalg.solve(states.T @ states + alpha * np.eye(8),
+                            states.T @ (targets - targets.mean()))
+  return readout.Probe(weights, float(targets.mean()), alpha)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 100.0])
+def test_ridge_is_the_minimum(alpha):
+  assert minimises(readout.ridge, alpha)
+  assert not minimises(not_centred, alpha)
+  assert not minimises(lambda *data: readout.ridge(*data[:2], 2 * data[2] + 1), alpha)
+
+
+def test_alpha_is_chosen_on_held_out_data():
+  """Few noisy states: the data that the weights are fitted to would choose no penalty at all."""
+  held = RNG.normal(size=(40, 8))
+  noisy = STATES[:10], TARGETS[:10] + 5 * RNG.normal(size=10)
+  held_out = held, held @ WEIGHTS - 2.0
+  chosen = readout.fit_probe(*noisy, held_out, (0.01, 1.0, 10.0, 1e5))
+  scores = {alpha: readout.ridge(*noisy, alpha).r_squared(*held_out)
+            for alpha in (0.01, 1.0, 10.0, 1e5)}
+  assert chosen.alpha == max(scores, key=scores.get) != 0.01
+  assert readout.fit_probe(*noisy, noisy, (0.01, 1.0, 10.0, 1e5)).alpha == 0.01
+
+
+def test_a_probe_predicts_rounds_and_is_scored():
+  probe = readout.Probe(np.array([1.0, 0.0]), 0.5, 0.0)
+  states = np.array([[0.2, 9.0], [3.4, 9.0], [20.0, 9.0], [-7.0, 9.0]])
+  np.testing.assert_allclose(probe.predict(states), [0.7, 3.9, 20.5, -6.5])
+  np.testing.assert_array_equal(probe.round(states, 1, 9), [1, 4, 9, 1])
+  targets = np.array([1.0, 4.0, 20.0, -6.0])
+  expected = 1 - np.sum((targets - probe.predict(states))**2) / np.sum(
+      (targets - targets.mean())**2)
+  assert probe.r_squared(states, targets) == pytest.approx(expected)
+  mean = readout.Probe(np.zeros(2), targets.mean(), 0.0)
+  assert mean.r_squared(states, targets) == pytest.approx(0.0)
+
+
+def test_alignment_is_the_size_of_the_cosine():
+  rows = np.array([[2.0, 0.0], [-3.0, 3.0], [0.0, 5.0]])
+  np.testing.assert_allclose(readout.alignment(np.array([4.0, 0.0]), rows), [1, 0.5**0.5, 0],
+                             atol=1e-12)
+
+
+def test_random_directions_are_as_aligned_as_chance_says():
+  for width in (3, 128):
+    pairs = RNG.normal(size=(2, 20_000, width))
+    found = np.mean([readout.alignment(a, b[None])[0] for a, b in zip(*pairs, strict=True)])
+    assert readout.chance_alignment(width) == pytest.approx(found, rel=0.03)
+  assert readout.chance_alignment(3) == pytest.approx(0.5)
+
+
+# --- ranks
+
+
+def ranks_are_right(ranks) -> bool:
+  logits = RNG.normal(size=(5, 30, 11))
+  ids = RNG.integers(0, 11, (5, 30))
+  by_sorting = np.empty(ids.shape, int)
+  for at in np.ndindex(ids.shape):
+    by_sorting[at] = np.flatnonzero(np.argsort(-logits[at]) == ids[at])[0] + 1
+  first = ranks(logits, logits.argmax(-1)) == 1
+  return (np.array_equal(ranks(logits, ids), by_sorting) and first.all()
+          and np.array_equal(ranks(logits, ids) == 1, logits.argmax(-1) == ids))
+
+
+def test_a_rank_is_1_exactly_at_the_arg_max():
+  assert ranks_are_right(readout.ranks)
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda logits, ids: readout.ranks(logits, ids) - 1,
+    lambda logits, ids: readout.ranks(-logits, ids),
+    lambda logits, ids: np.minimum(readout.ranks(logits, ids), 10),
+])
+def test_other_ranks_are_rejected(wrong):
+  assert not ranks_are_right(wrong)
+
+
+def test_restricted_answers_come_from_the_allowed():
+  logits = np.array([[9.0, 1.0, 3.0, 2.0], [9.0, 4.0, 3.0, 8.0]])
+  np.testing.assert_array_equal(readout.restricted(logits, np.array([1, 3])), [3, 3])
+  np.testing.assert_array_equal(readout.restricted(logits, np.array([2, 1])), [2, 1])
+
+
+# --- the three ways
+
+
+@functools.cache
+def asked():
+  """(task, problems, ids of digits): chains of two digits, which are answered by one digit."""
+  task = make_task(TaskConfig(name="modular_chain", num_terms=2), 0, 64)
+  problems = [dataclasses.replace(problem, prompt=problem.prompt + "=")
+              for problem in task.batch(0)]
+  return task, problems, np.array([task.tokenizer.encode(digit)[0] for digit in "0123456789"])
+
+
+def often_right(seed):
+  """Random parameters, with a large embedding so that answers differ."""
+  params = MODEL.init(jax.random.key(seed))
+  return params | {"embedding": 20 * params["embedding"], "head": 20 * params["head"]}
+
+
+def nested(decode) -> bool:
+  """Whether no problem is right in a freer way and wrong in a more restricted one."""
+  task, problems, digits = asked()
+  for seed in range(6):
+    modes = decode(MODEL, often_right(seed), task, problems, digits)
+    if (modes.full & ~modes.restricted).any() or (modes.generated & ~modes.full).any():
+      return False
+  return True
+
+
+@pytest.mark.slow
+def test_what_is_right_in_the_whole_vocabulary_is_right_among_digits():
+  assert nested(readout.decode)
+  task, problems, digits = asked()
+  found = [readout.decode(MODEL, often_right(seed), task, problems, digits) for seed in range(6)]
+  assert any((modes.restricted & ~modes.full).any() for modes in found), "both are the same"
+  swapped = lambda *given: dataclasses.replace(
+      readout.decode(*given), full=readout.decode(*given).restricted,
+      restricted=readout.decode(*given).full)
+  assert not nested(swapped)
+
+
+@jax.jit
+def last_hidden(params, tokens):
+  return MODEL.hidden(params, tokens, jnp.arange(tokens.shape[1])[None],
+                      jnp.ones_like(tokens))[0][0, -1]
+
+
+def chain(params, ids):
+  """Greedy continuation without a cache: up to 4 tokens, up to the stop token 1."""
+  ids, out = list(ids), []
+  while len(out) < 4 and 1 not in out:
+    out.append(int(np.argmax(last_hidden(params, jnp.asarray([ids])) @ params["head"])))
+    ids.append(out[-1])
+  return out
+
+
+class Answered:
+  """A task whose answer to a prompt is what a model generates, or something else."""
+
+  def __init__(self, task, texts):
+    self.tokenizer, self.stop_ids, self.render = task.tokenizer, task.stop_ids, task.render
+    self.texts = texts
+
+  def reward(self, problem, completion):
+    return dataclasses.replace(asked()[0].reward(problem, ""),
+                               correct=self.texts[problem.prompt] == completion)
+
+
+@pytest.mark.slow
+def test_generation_equals_a_loop_without_a_cache():
+  task, problems, digits = asked()
+  params, few = often_right(3), problems[:24]
+  # The stop token takes the place of one that some rows generate, so that these end.
+  frequent = np.bincount([chain(params, task.render(problem))[2] for problem in few]).argmax()
+  params["head"] = params["head"].at[:, 1].set(1.01 * params["head"][:, frequent])
+  outs = [chain(params, task.render(problem)) for problem in few]
+  texts = {problem.prompt: task.tokenizer.decode([i for i in out if i != 1])
+           for problem, out in zip(few, outs, strict=True)}
+  modes = readout.decode(MODEL, params, Answered(task, texts), few, digits)
+  ended = np.array([1 in out for out in outs])
+  assert 0 < ended.sum() < len(ended), "the test needs rows of both kinds"
+  np.testing.assert_array_equal(modes.generated, ended)
+  others = {prompt: text + "0" for prompt, text in texts.items()}
+  assert not readout.decode(MODEL, params, Answered(task, others), few, digits).generated.any()
+
+
+def test_an_answer_that_is_not_allowed_is_refused():
+  task, problems, digits = asked()
+  for bad in ("12", "+"):
+    with pytest.raises(ValueError, match="is not one of the allowed tokens"):
+      readout.decode(MODEL, often_right(0), task, [*problems[:2], Problem("1+1=", bad)], digits)
+
+
+def test_states_of_prompts_do_not_read_padding():
+  from jaxrl_llm.runs.rollout_batch import prompt_batch
+
+  task, problems, _ = asked()
+  params = often_right(0)
+  narrow, wide = (prompt_batch(task, problems[:4], width) for width in (4, 9))
+  found = readout.last_states(MODEL, params, narrow, (0, 1, 2))
+  np.testing.assert_allclose(readout.last_states(MODEL, params, wide, (0, 1, 2)), found, atol=1e-5)
+  last = [params["embedding"][task.render(problem)[-1]] for problem in problems[:4]]
+  np.testing.assert_array_equal(found[0], np.stack(last))

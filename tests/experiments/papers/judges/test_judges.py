@@ -1,0 +1,276 @@
+"""experiments/papers/judges: tournaments without conflicts against all n! orders; tables."""
+
+import asyncio
+import http.server
+import itertools
+import json
+import re
+import shlex
+import shutil
+import threading
+from pathlib import Path
+
+import experiment_files
+import forked
+import numpy as np
+import pytest
+
+from experiments.papers.judges import tournaments
+from jaxrl_llm.config import RewardConfig, load_plugins
+from jaxrl_llm.tasks.rewards import RewardedTask
+from jaxrl_llm.types import Problem
+
+FOLDER = Path(__file__).parents[4] / "experiments" / "papers" / "judges"
+CYCLE = [(0, 1), (1, 2), (2, 0), (0, 3), (1, 3), (2, 3)]  # wins of 4 items, 0 > 1 > 2 > 0
+PROBLEM = Problem("2+2=", "4")
+
+
+def loaded(name):
+  return experiment_files.load(FOLDER / f"{name}.py")
+
+
+@pytest.fixture
+def reward():
+  return loaded("reward")
+
+
+def tournament(wins, n=4):
+  preferences = np.zeros((n, n))
+  for i, j in wins:
+    preferences[i, j], preferences[j, i] = 1, -1
+  return preferences
+
+
+def drawn(rng, n, values=(-1, 0, 1)):
+  upper = np.triu(rng.choice(values, (n, n)), 1).astype(float)
+  return upper - upper.T
+
+
+def by_listing(preferences, directions=None, first=False):
+  """`kept_wins` from the list of all n! orders; the loop that the public code runs."""
+  n, lowest, found = len(preferences), np.inf, []
+  wins = np.maximum(preferences, 0)
+  ties = np.zeros((n, n)) if directions is None else (preferences == 0) & (directions > 0)
+  for order in itertools.permutations(range(n)):
+    place = np.argsort(order)
+    ahead = place[:, None] < place
+    cost = ((wins + 0.1 * ties) * ~ahead).sum()
+    if cost < lowest - 1e-9:
+      lowest, found = cost, []
+    if cost < lowest + 1e-9:
+      found.append(wins * ahead)
+  return found[0] if first else np.mean(found, axis=0)
+
+
+def test_the_golden_tournament():
+  preferences = tournament(CYCLE)
+  kept = tournaments.kept_wins(preferences, "first")
+  assert [(i, j) for i, j in CYCLE if not kept[i, j]] == [(2, 0)]
+  np.testing.assert_array_equal(kept.sum(1) - kept.sum(0), [2, 1, 0, -3])
+  np.testing.assert_allclose(tournaments.dgr_rewards(preferences, "first"), [2 / 3, 1 / 3, 0, -1])
+  symmetric = tournaments.dgr_rewards(preferences)
+  np.testing.assert_allclose(symmetric, [1 / 3, 1 / 3, 1 / 3, -1])
+
+
+@pytest.mark.parametrize("order", ["symmetric", "first"])
+@pytest.mark.parametrize("ties", ["random", "none"])
+def test_equals_the_list_of_all_orders(order, ties):
+  rng = np.random.default_rng(0)
+  differs = 0
+  for n in (1, 2, 3, 4, 5, 6, 6, 6):
+    preferences = drawn(rng, n, (-1, 0, 1)) * np.round(rng.random(), 2)
+    directions = drawn(rng, n, (-1, 1)) if ties == "random" else None
+    found = tournaments.kept_wins(preferences, order, directions)
+    np.testing.assert_allclose(found, by_listing(preferences, directions, order == "first"))
+    differs += not np.allclose(found, np.maximum(preferences, 0))
+  assert differs, "nothing was ever deleted"
+
+
+def test_symmetric_rewards_follow_a_permutation_and_first_ones_do_not():
+  rng, moved = np.random.default_rng(1), 0
+  for _ in range(20):
+    preferences, directions = drawn(rng, 7, (-1, 1)), drawn(rng, 7, (-1, 1))
+    order = rng.permutation(7)
+    shown = preferences[np.ix_(order, order)], directions[np.ix_(order, order)]
+    np.testing.assert_allclose(tournaments.dgr_rewards(shown[0], directions=shown[1]),
+                               tournaments.dgr_rewards(preferences, directions=directions)[order])
+    moved += not np.allclose(tournaments.dgr_rewards(shown[0], "first"),
+                             tournaments.dgr_rewards(preferences, "first")[order])
+  assert moved, "the first order depends on nothing either; the test cannot fail"
+
+
+def cleans(kept_wins, has_conflict) -> bool:
+  """Whether what is kept of random tournaments is acyclic, and everything where no cycle was."""
+  rng, cyclic = np.random.default_rng(2), 0
+  for _ in range(60):
+    preferences = drawn(rng, 5)
+    kept = kept_wins(preferences, "first")
+    cyclic += has_conflict(preferences)
+    if has_conflict(kept - kept.T):
+      return False
+    for order in ("first", "symmetric"):
+      whole = np.array_equal(kept_wins(preferences, order), np.maximum(preferences, 0))
+      if whole == has_conflict(preferences):
+        return False
+  return 5 < cyclic < 55
+
+
+def test_cleaning_removes_cycles_and_nothing_else():
+  assert cleans(tournaments.kept_wins, tournaments.has_conflict)
+  keeps_all = lambda preferences, order: np.maximum(preferences, 0)
+  keeps_none = lambda preferences, order: np.zeros_like(preferences)
+  one_order = lambda preferences, order: np.triu(np.maximum(preferences, 0))
+  for wrong in (keeps_all, keeps_none, one_order):
+    assert not cleans(wrong, tournaments.has_conflict)
+
+
+def test_conflicts_are_cycles_of_wins():
+  chain = tournament([(0, 1), (1, 2), (0, 2)], 3)
+  ring = tournament([(0, 1), (1, 2), (2, 0)], 3)
+  through_a_tie = tournament([(0, 1), (1, 2)], 3)
+  four = tournament([(0, 1), (1, 2), (2, 3), (3, 0)], 4)  # no cycle of three
+  found = [tournaments.has_conflict(one) for one in (chain, ring, through_a_tie, four)]
+  assert found == [False, True, False, True]
+  assert tournaments.conflict_rate([chain, ring, through_a_tie, four]) == 0.5
+
+
+def test_many_completions_are_ordered_by_net_wins():
+  n = tournaments.MOST + 1
+  ranks = np.random.default_rng(3).permutation(n)
+  preferences = np.sign(ranks[:, None] - ranks).astype(float)
+  for order in ("symmetric", "first"):
+    np.testing.assert_allclose(tournaments.dgr_rewards(preferences, order),
+                               (2 * ranks - (n - 1)) / (n - 1))
+  ring = tournament([(i, (i + 1) % n) for i in range(n)], n)
+  np.testing.assert_array_equal(tournaments.dgr_rewards(ring), np.zeros(n))
+  kept = tournaments.kept_wins(ring, "first")
+  assert kept.sum() == n - 1 and not tournaments.has_conflict(kept)
+
+
+def test_bad_arguments_are_refused():
+  for bad in (np.ones((2, 2)), np.zeros(3), np.zeros((2, 3)), tournament(CYCLE) * np.nan):
+    with pytest.raises(ValueError, match="square, finite, antisymmetric"):
+      tournaments.dgr_rewards(bad)
+  with pytest.raises(ValueError, match=r"order = 'last': allowed are"):
+    tournaments.dgr_rewards(tournament(CYCLE), "last")
+
+
+TEXTS = ["4", "5", "=4", "4", "xx"]
+
+
+def scored(name, texts, **numbers):
+  load_plugins((str(FOLDER / "reward.py"),))
+  return RewardedTask(None, RewardConfig(name, **numbers)).group_rewards([PROBLEM], texts)
+
+
+def test_the_rule_s_tournament():
+  found = scored("rule_tournament", TEXTS, ties="none", tournament_weight=0.5)
+  # "4" beats "=4", which beats "5" and "xx"; two tie, and so do the equal texts.
+  net = [3, -3, 1 - 2 + 1, 3, -3]
+  np.testing.assert_allclose([row.value for row in found], np.array(net) / 3 * 0.5)
+  assert {dict(row.components)["conflict"] for row in found} == {0.0}
+  alone, = scored("rule_tournament", ["4"])
+  assert alone.value == 0.0 and dict(alone.components)["conflict"] == 0.0
+
+
+def test_rewards_repeat_and_do_not_depend_on_the_order_of_the_group():
+  texts = ["4", "44", "x4", "4yy", "=4+", "7", "8", "9"]
+  numbers = {"noise": 0.4, "ties": "random"}
+  found = [row.value for row in scored("rule_tournament", texts, **numbers)]
+  back = [row.value for row in scored("rule_tournament", texts[::-1], **numbers)]
+  np.testing.assert_allclose(found, back[::-1])
+  rows = scored("rule_tournament", texts, **numbers)
+  assert {dict(row.components)["conflict"] for row in rows} == {1.0}
+  kept = [row.value for row in scored("rule_tournament", texts, method="copeland", **numbers)]
+  assert not np.allclose(found, kept), "nothing was deleted"
+
+
+def test_the_judge_is_asked_once_per_pair_of_distinct_texts(reward, monkeypatch):
+  asked = []
+
+  async def answer(url, question, timeout):
+    asked.append((question["first"], question["second"]))
+    return {"winner": "tie" if "xx" in asked[-1] else "first"}
+
+  async def garbage(url, question, timeout):
+    return {"winner": "both"}
+
+  monkeypatch.setattr(reward.reward_calls, "asked", answer)
+  cfg = reward.Asked(ties="none")
+  object.__setattr__(cfg, "timeout", 1.0)
+  found = asyncio.run(reward.tournament(PROBLEM, TEXTS, cfg))
+  assert sorted(asked) == list(itertools.combinations(sorted(set(TEXTS)), 2))
+  values = [row["tournament"][0] for row in found]
+  # "4" < "5" < "=4" as texts, so "4" wins twice, each time against both.
+  np.testing.assert_allclose(values, np.array([2, -1, -3, 2, 0]) / 3)
+  monkeypatch.setattr(reward.reward_calls, "asked", garbage)
+  with pytest.raises(ValueError, match="'winner': 'both'"):
+    asyncio.run(reward.tournament(PROBLEM, TEXTS, cfg))
+
+
+class Judge(http.server.BaseHTTPRequestHandler):
+  """Lets the shorter text win."""
+
+  def do_POST(self):
+    asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    first, second = (len(asked[key]) for key in ("first", "second"))
+    winner = "tie" if first == second else "first" if first < second else "second"
+    body = json.dumps({"winner": winner}).encode()
+    self.send_response(200)
+    self.send_header("Content-Length", str(len(body)))
+    self.end_headers()
+    self.wfile.write(body)
+
+  def log_message(self, *_):
+    """Says nothing."""
+
+
+@pytest.mark.nightly
+def test_a_real_run_asks_a_judge(tmp_path, reward):
+  """The command at the head of the plugin, with a judge that likes short texts."""
+  shown = re.search(r"  python (.*?)\n\n", reward.__doc__, re.DOTALL)[1].replace("\\\n", " ")
+  server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+  threading.Thread(target=server.serve_forever, daemon=True).start()
+  more = [f"--workdir={tmp_path / 'run'}", "--config.reward.ties=none", "--config.iterations=1",
+          f"--config.reward.url=http://127.0.0.1:{server.server_port}"]
+  try:
+    done = forked.run([*shlex.split(shown), *more], FOLDER.parents[2])
+  finally:
+    server.shutdown()
+  assert done.returncode == 0, done.stderr[-2000:]
+  rows = [json.loads(row) for row in
+          (tmp_path / "run/rollouts/iteration_00001.jsonl").read_text().splitlines()]
+  for start in range(0, len(rows), 4):
+    group = rows[start:start + 4]
+    lengths = np.array([len(row["completion"]) for row in group])
+    net = np.sign(lengths - lengths[:, None]).sum(1)  # the others that are longer, less shorter
+    found = [row["components"]["tournament"] for row in group]
+    np.testing.assert_allclose(found, net / max(1, np.abs(net).max()), atol=1e-5)  # as logged
+    assert not any(row["components"]["conflict"] or row["unscored_reason"] for row in group)
+  last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+  assert last["reward/component/conflict"] == 0.0
+
+
+def test_the_page_shows_the_recorded_results(tmp_path):
+  toy, results = loaded("toy"), json.loads((FOLDER / "results.json").read_text())
+  page = Path(shutil.copy(FOLDER / "README.md", tmp_path))
+  toy.render(results, page)
+  assert page.read_text() == (FOLDER / "README.md").read_text()
+  one = results["tournaments"]["1 in 5 reversed"]
+  for key in ("conflict", "gain", "copeland"):
+    changed = results | {"tournaments": results["tournaments"]
+                         | {"1 in 5 reversed": one | {key: one[key] + 0.01}}}
+    toy.render(changed, page)
+    assert page.read_text() != (FOLDER / "README.md").read_text()
+  assert results["run"]["reward/component/conflict"][-1] >= 0
+  changed = results | {"run": results["run"] | {"iteration": [8, 9]}}
+  toy.render(changed, page)
+  assert "| 9 " in page.read_text()
+
+
+def test_the_recorded_results_meet_what_is_exact_and_can_be_made_again():
+  toy, results = loaded("toy"), json.loads((FOLDER / "results.json").read_text())
+  assert results["tournaments"].keys() == toy.JUDGES.keys()
+  for one in results["tournaments"].values():
+    assert one["acyclic"] == one["trials"] == 200 and one["equal"] == one["clean"]
+  assert toy.measure(5) == toy.measure(5) != results["tournaments"]

@@ -1,0 +1,129 @@
+"""experiments/papers/number_tokens: equal problems, updates and parameters for every kind."""
+
+import dataclasses
+import importlib.util
+import itertools
+import math
+import re
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import jax
+import pytest
+
+from jaxrl_llm.config import TaskConfig, from_dict
+from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.models import trainable
+from jaxrl_llm.tasks import TASKS, demonstrations, make_task
+from jaxrl_llm.types import Problem
+from jaxrl_llm.wiring import setup
+
+HERE = Path(__file__).parents[4] / "experiments" / "papers" / "number_tokens"
+TOKENS = ("characters", "marker", "vocabulary")
+PAIRS = list(itertools.product(("compare", "add"), TOKENS))
+
+
+def config_of(operation: str, tokens: str):
+  spec = importlib.util.spec_from_file_location("number_tokens_config", HERE / "config.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  values = module.get_config(f"{operation},{tokens}")
+  values.plugins = (str(HERE / "task.py"),)
+  return setup.resolve(from_dict(values))
+
+
+def plugin():
+  """task.py, as the run imports it."""
+  return sys.modules[TASKS["numbers"].function.__module__]
+
+
+@pytest.fixture(scope="module")
+def configs():
+  return {pair: config_of(*pair) for pair in PAIRS}
+
+
+def task_of(cfg, seed=0):
+  return make_task(cfg.task, seed, cfg.warm_start.batch_size, limits=cfg.rollout)
+
+
+def asked(problem):
+  """What a problem asks, whichever tokens write it."""
+  return problem.id.split(" ")[0]
+
+
+def parameters(cfg) -> int:
+  cfg, _, learner = setup.build_learner(cfg, jax.devices()[:1])
+  shapes = trainable.shapes_of(learner.model, cfg.parameters)
+  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", ["compare", "add"])
+def test_every_kind_of_tokens_gets_the_same_problems_and_parameters(configs, operation):
+  tasks = [task_of(configs[operation, tokens], seed=3) for tokens in TOKENS]
+  for problems in ([task.batch(5) for task in tasks], [task.heldout(84) for task in tasks]):
+    assert len({tuple(map(asked, found)) for found in problems}) == 1
+    assert len({tuple(problem.answer for problem in found) for found in problems}) == 1
+  assert {asked(p) for p in tasks[0].batch(5)} != {asked(p) for p in tasks[0].batch(6)}
+  found = [configs[operation, tokens] for tokens in TOKENS]
+  assert len({(cfg.warm_start, cfg.optimizer, cfg.iterations) for cfg in found}) == 1
+  assert len({parameters(cfg) for cfg in found}) == 1
+  own = [dataclasses.replace(cfg, model=dataclasses.replace(cfg.model,
+                                                            vocab_size=len(task.tokenizer)))
+         for cfg, task in zip(found, tasks, strict=True)]
+  assert len({parameters(cfg) for cfg in own}) == 3, "without equal rows the sizes differ"
+
+
+@pytest.mark.parametrize("operation, tokens", PAIRS)
+def test_training_has_no_held_out_problem_and_no_other_length(configs, operation, tokens):
+  cfg = configs[operation, tokens]
+  task = task_of(cfg)
+  heldout = task.heldout(cfg.task.heldout_problems)
+  lengths = [problem.id.split()[1] for problem in heldout]
+  assert {lengths.count(f"length_{n}") for n in plugin().ASKED[operation]} == {
+      len(heldout) // len(plugin().ASKED[operation])}
+  trained = [problem for index in range(20) for problem in task.batch(index)]
+  assert not set(map(asked, trained)) & set(map(asked, heldout))
+  assert {problem.id.split()[1] for problem in trained} == {
+      f"length_{n}" for n in plugin().TRAINED[operation]}
+  assert set(plugin().TRAINED[operation]) < set(plugin().ASKED[operation])
+
+
+@pytest.mark.parametrize("operation, tokens", PAIRS)
+def test_a_demonstration_is_right_and_every_row_fits(configs, operation, tokens):
+  cfg = configs[operation, tokens]
+  task = task_of(cfg)
+  for problem in [*task.heldout(300), *demonstrations.demonstrating(
+      cfg.warm_start, cfg.task, cfg.rollout, 7, None).batch(0)]:
+    ids = task.demonstration(problem)
+    assert len(task.render(problem)) <= cfg.rollout.max_prompt_tokens
+    assert len(ids) <= cfg.rollout.max_new_tokens
+    assert task.reward(problem, task.tokenizer.decode(ids[:-1])).correct
+    first, second = map(Decimal, re.split(r"[?+]", asked(problem).rstrip("=")))
+    if operation == "add":
+      right, wrong = str(first + second), str(first + second + 1)
+    else:
+      right, wrong = "<>" if first < second else "><"
+    assert problem.answer == right
+    assert not task.reward(problem, task._written(wrong)).correct
+
+
+def test_digits_without_their_marker_are_wrong(configs):
+  """58 and 023 beside each other are two numbers, not 58023."""
+  task = task_of(configs["add", "vocabulary"])
+  problem = Problem("", "58023", id="x length_5")
+  assert task.reward(problem, "58k023").correct
+  assert not task.reward(problem, "58023").correct and not task.reward(problem, "58k23").correct
+
+
+def test_share_of_digits_at_their_place():
+  share = plugin().right_digits
+  assert [share(*pair) for pair in (("58023", "58023"), ("58024", "58023"), ("8023", "58023"),
+                                    ("158023", "58023"), ("", "58023"), ("5k", "58023"))] == [
+      1.0, 0.8, 0.8, 5 / 6, 0.0, 0.0]
+
+
+def test_an_unknown_operation_is_refused(configs):
+  with pytest.raises(ConfigError, match="compare, add"):
+    make_task(TaskConfig("numbers", operation="subtract"), 0, 4)

@@ -1,0 +1,107 @@
+"""Operations of programs whose numbers a reader can work out."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+from experiments.planning import flops
+
+X, W = jnp.ones((8, 16)), jnp.ones((5, 16, 16))
+PRODUCT = 2 * 8 * 16 * 16
+
+
+def layers(x, weights, body=jnp.matmul, inner=1):
+  """Five layers; each is applied `inner` times, in a scan of its own."""
+
+  def layer(x, weight):
+    def again(x, _):
+      return body(x, weight), None
+
+    return lax.scan(again, x, None, length=inner)[0], None
+
+  return lax.scan(layer, x, weights)[0].sum()
+
+
+def counted(f, *args, **kwargs):
+  return flops.count(jax.jit(f).trace(*args).jaxpr, **kwargs)
+
+
+def ignoring_trips(f, *args):
+  """A wrong counter: the body of each scan once."""
+  seen = []
+
+  def visit(jaxpr):
+    for eqn in jaxpr.eqns:
+      if eqn.primitive.name == "dot_general":
+        seen.append(PRODUCT)
+      for value in eqn.params.values():
+        if hasattr(getattr(value, "jaxpr", value), "eqns"):
+          visit(getattr(value, "jaxpr", value))
+
+  visit(jax.jit(f).trace(*args).jaxpr.jaxpr)
+  return sum(seen)
+
+
+@pytest.mark.parametrize("inner", [1, 3])
+def test_scans_are_multiplied_out(inner):
+  def f(x, w):
+    return layers(x, w, inner=inner)
+
+  assert counted(f, X, W).once["weights"] == 5 * inner * PRODUCT
+  assert ignoring_trips(f, X, W) != 5 * inner * PRODUCT
+
+
+def test_a_gradient_costs_twice_the_forward_pass_and_remat_once_more():
+  def recomputed(x, w):
+    return layers(x, w, jax.checkpoint(lambda x, w: jnp.tanh(x @ w)))
+
+  def saved(x, w):
+    return layers(x, w, lambda x, w: jnp.tanh(x @ w))
+
+  both = (0, 1)
+  assert counted(jax.grad(saved, both), X, W).once["weights"] == 3 * 5 * PRODUCT
+  assert counted(jax.grad(recomputed, both), X, W).once["weights"] == 4 * 5 * PRODUCT
+
+
+def test_kinds():
+  def f(x, head):
+    scores = jnp.einsum("rd,red->re", x, jnp.ones((8, 7, 16)))
+    return jnp.sort(x @ head, -1).sum() + scores.sum()
+
+  found = counted(f, X, jnp.ones((16, 64)), head=(16, 64)).once
+  assert found["head"] == 2 * 8 * 16 * 64
+  assert found["attention"] == 2 * 8 * 7 * 16
+  assert found["sort"] == 8 * 64 * 6
+  assert "weights" not in found
+
+
+def test_a_conditional_counts_one_branch():
+  def f(x, w):
+    return lax.cond(x.sum() > 0, lambda: layers(x, w), lambda: (x @ w[0]).sum())
+
+  assert counted(f, X, W).once["weights"] == 5 * PRODUCT
+
+
+def test_a_loop_of_unknown_trips_counts_per_trip():
+  def f(x, w):
+    def more(state):
+      return jnp.all(state[0] < 1e6) & (state[1] < 9)
+
+    x, _ = lax.while_loop(more, lambda s: (s[0] @ w[0] @ w[1], s[1] + 1), (x @ w[2], 0))
+    return lax.while_loop(more, lambda s: (s[0] @ w[0], s[1] + 1), (x, 0))[0]
+
+  found = counted(f, X, W)
+  assert found.once["weights"] == PRODUCT
+  assert [loop["weights"] for loop in found.loops] == [2 * PRODUCT, PRODUCT]
+  assert found.total((9, 4))["weights"] == (1 + 2 * 9 + 4) * PRODUCT
+  assert found.total()["weights"] == 4 * PRODUCT
+
+
+def test_devices_inside_a_shard_map_are_added():
+  mesh = Mesh(jax.devices()[:4], "data")
+  rows = PartitionSpec("data")
+  f = jax.shard_map(lambda x, w: x @ w, mesh=mesh, in_specs=(rows, PartitionSpec()),
+                    out_specs=rows)
+  assert counted(f, X, W[0]).once["weights"] == PRODUCT

@@ -1,0 +1,153 @@
+"""Products of a compiled text, and seconds of its instructions one after the other."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from experiments.planning import analysis, flops, hlo, in_turn, products, traffic
+from experiments.planning.targets import TPU, Chip
+
+# Three trips of a product that takes 10 s at the chip's peak and 7 s of its memory, and of an
+# addition that takes 6 s of its memory. A copy to the chip's own memory runs beside them.
+TEXT = """\
+HloModule turns, is_scheduled=true
+
+%multiply (m0: bf16[32,64], m1: bf16[64,128]) -> bf16[32,128] {
+  %m0 = bf16[32,64]{1,0} parameter(0)
+  %m1 = bf16[64,128]{1,0} parameter(1)
+  ROOT %c = bf16[32,128]{1,0} convolution(%m0, %m1), dim_labels=bf_io->bf
+}
+
+%condition (p.1: (s32[], bf16[32,64])) -> pred[] {
+  %p.1 = (s32[], bf16[32,64]{1,0}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%p.1), index=0
+  %three = s32[] constant(3)
+  ROOT %lt = pred[] compare(%i.1, %three), direction=LT
+}
+
+%body (p.2: (s32[], bf16[32,64])) -> (s32[], bf16[32,64]) {
+  %p.2 = (s32[], bf16[32,64]{1,0}) parameter(0)
+  %i.2 = s32[] get-tuple-element(%p.2), index=0
+  %x = bf16[32,64]{1,0} get-tuple-element(%p.2), index=1
+  %w = bf16[64,128]{1,0} constant({...})
+  %start = (bf16[64,128]{1,0:S(1)}, bf16[64,128]{1,0}, u32[]) copy-start(%w)
+  %y = bf16[32,128]{1,0} fusion(%x, %w), kind=kOutput, calls=%multiply
+  %done = bf16[64,128]{1,0:S(1)} copy-done(%start)
+  %z = bf16[32,128]{1,0} add(%y, %y)
+  ROOT %t = (s32[], bf16[32,64]{1,0}) tuple(%i.2, %x)
+}
+
+ENTRY %main (a: bf16[32,64]) -> bf16[32,64] {
+  %a = bf16[32,64]{1,0} parameter(0)
+  %first = s32[] constant(0)
+  %state = (s32[], bf16[32,64]{1,0}) tuple(%first, %a)
+  %while = (s32[], bf16[32,64]{1,0}) while(%state), condition=%condition, body=%body
+  ROOT %out = bf16[32,64]{1,0} get-tuple-element(%while), index=1
+}
+"""
+PRODUCT = 2 * 32 * 64 * 128
+CHIP = Chip(TPU, PRODUCT / 10, 1e9, 4096.0, 1.0, 1.0, "for tests")
+
+
+def visits_of(text: str):
+  module = hlo.parse(text)
+  return module, module.visits()[0]
+
+
+def turns(text: str) -> in_turn.InTurn:
+  module, visits = visits_of(text)
+  return sum((in_turn.visit_seconds(module, visit, traffic.visit_traffic(module, visit, True), CHIP)
+              for visit in visits), in_turn.InTurn())
+
+
+def the_larger_of_sums(text: str) -> float:
+  """A wrong estimate: all traffic hides behind all products."""
+  module, visits = visits_of(text)
+  operations = sum(visit.times * products.count_operations(module, visit.instruction,
+                                                         visit.computation) for visit in visits)
+  passed = sum(traffic.visit_traffic(module, visit, True).memory for visit in visits)
+  return max(operations / CHIP.flops, passed / CHIP.bandwidth)
+
+
+def test_traffic_hides_behind_the_products_of_its_own_instruction_alone():
+  assert turns(TEXT) == in_turn.InTurn(compute=3 * 10.0, memory=3 * 6.0)
+  assert the_larger_of_sums(TEXT) == pytest.approx(3 * (7 + 6 + 4))  # the copy's 4 s among them
+  assert the_larger_of_sums(TEXT) != pytest.approx(turns(TEXT).seconds)
+
+
+def test_the_sum_depends_on_which_instruction_has_the_traffic():
+  """Fused into the product, the addition's traffic would hide."""
+  fused = TEXT.replace("add(%y, %y)", "bitcast(%y)")
+  assert turns(TEXT).seconds - turns(fused).seconds == pytest.approx(3 * 6.0)
+
+
+@pytest.mark.parametrize("line, expected", [
+    # A batch of 8 products, which a TPU's compiler writes as a window with dilated inputs.
+    ("f32[8,4,16]{2,1,0} convolution(%l, %r), window={size=8 stride=7 pad=0_0 lhs_dilate=8}, "
+     "dim_labels=0bf_0io->0bf", 8 * 2 * 4 * 32 * 16),
+    # As many, the window over padding.
+    ("f32[8,4,16]{2,1,0} convolution(%l, %r), window={size=8 pad=7_7 rhs_reversal=1}, "
+     "dim_labels=0bf_0io->0bf", (8 * 9 // 2) * 2 * 4 * 32 * 16),
+])
+def test_positions_that_meet_padding_are_no_work(line, expected):
+  text = f"""\
+HloModule batched
+
+ENTRY %main (l: f32[8,4,32], r: f32[8,32,16]) -> f32[8,4,16] {{
+  %l = f32[8,4,32]{{2,1,0}} parameter(0)
+  %r = f32[8,32,16]{{2,1,0}} parameter(1)
+  ROOT %c = {line}
+}}
+"""
+  module, visits = visits_of(text)
+  assert products.count_operations(module, visits[-1].instruction,
+                                 visits[-1].computation) == expected
+
+
+def test_a_library_call_names_its_contracted_axes():
+  text = """\
+HloModule call
+
+ENTRY %main (l: bf16[32,64], r: bf16[64,128]) -> bf16[32,128] {
+  %l = bf16[32,64]{1,0} parameter(0)
+  %r = bf16[64,128]{1,0} parameter(1)
+  ROOT %c = (bf16[32,128]{1,0}, s8[1024]{0}) custom-call(%l, %r), \
+custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":\
+{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}
+}
+"""
+  module, visits = visits_of(text)
+  last = visits[-1]
+  assert products.count_operations(module, last.instruction, last.computation) == PRODUCT
+  assert not products.is_kernel(visits[-1].instruction)
+
+
+def test_products_of_the_text_are_those_of_the_program():
+  def f(x, weights):
+    return lax.scan(lambda y, w: (jnp.tanh(y @ w), None), x, weights)[0]
+
+  traced = jax.jit(jax.grad(lambda x, w: f(x, w).sum(), 1)).trace(jnp.ones((8, 64)),
+                                                                 jnp.ones((5, 64, 64)))
+  module, visits = visits_of(traced.lower().compile().as_text())
+  operations = sum(visit.times * products.count_operations(module, visit.instruction,
+                                                         visit.computation) for visit in visits)
+  assert operations == flops.products(flops.count(traced.jaxpr).once) == 5 * 3 * 2 * 8 * 64 * 64
+
+
+def test_kernels_take_their_turn_as_one():
+  kernel = TEXT.replace("add(%y, %y)",
+                        'custom-call(%y, %y), custom_call_target="tpu_custom_call"')
+  assert turns(kernel) == in_turn.InTurn(3 * 10.0, 0.0)
+  passed = traffic.Traffic(4096.0)
+  assert in_turn.kernel_seconds(4 * PRODUCT, passed, CHIP) == in_turn.InTurn(40.0, 0.0)
+  assert in_turn.kernel_seconds(0.0, passed, CHIP) == in_turn.InTurn(0.0, 1.0)
+
+
+def test_the_roofline_takes_turns_for_the_longest():
+  program = analysis.Program("step", None, {}, 1, 1, (), 1.0, 0, 0, (1, 1))
+  work = analysis.Work({"weights": 30 * CHIP.flops}, {}, traffic.Traffic(39 * CHIP.bandwidth),
+                       in_turn.InTurn(30.0, 18.0))
+  roofline = analysis.roofline(program, work, CHIP)
+  assert (roofline.compute, roofline.memory, roofline.seconds) == (30.0, 39.0, 48.0)
+  assert roofline.binds == "compute" and roofline.mfu == pytest.approx(1 / (48 * CHIP.flops))

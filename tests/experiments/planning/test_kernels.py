@@ -1,0 +1,50 @@
+"""Kernels of attention against counts of their blocks."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from experiments.planning import flops
+from jaxrl_llm.models import attention_kernels
+
+ROWS, KV_HEADS, GROUPS, LENGTH, SIZE = 2, 2, 4, 2048, 128
+HEADS = ROWS * KV_HEADS * GROUPS
+PAIRS = HEADS * LENGTH * (LENGTH + 1) // 2
+BLOCKS = LENGTH // attention_kernels.LARGEST_BLOCK
+
+
+def counted(kernel, backward: bool) -> dict:
+  keys = jax.ShapeDtypeStruct((ROWS, KV_HEADS, LENGTH, SIZE), jnp.bfloat16)
+  queries = jax.ShapeDtypeStruct((ROWS, KV_HEADS, GROUPS, LENGTH, SIZE), jnp.bfloat16)
+  segments = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
+
+  def loss(*given):
+    return jnp.sum(kernel(*given).astype(jnp.float32))
+
+  f = jax.grad(loss, (0, 1, 2)) if backward else loss
+  return flops.count(jax.jit(f).trace(queries, keys, keys, segments).jaxpr).once
+
+
+@pytest.mark.parametrize("kernel, products", [(attention_kernels.splash, 4 + 3),
+                                              (attention_kernels.triton, 7)])
+def test_pairs_are_counted_once_per_product(kernel, products):
+  forward = counted(kernel, backward=False)[flops.KERNEL]
+  both = counted(kernel, backward=True)[flops.KERNEL]
+  assert forward == 2 * 2 * SIZE * PAIRS
+  assert both == 2 * (2 + products) * SIZE * PAIRS
+  # with every block of the grid it would be nearly twice that
+  assert forward < 0.6 * 2 * 2 * SIZE * HEADS * LENGTH**2
+
+
+def test_blocks_are_read_again_on_a_tpu_alone():
+  steps = HEADS * BLOCKS * (BLOCKS + 1) // 2
+  block = (LENGTH // BLOCKS) * SIZE * 2  # bytes
+  found = counted(attention_kernels.splash, backward=False)[flops.READ_AGAIN]
+  assert found == 2 * steps * block - 2 * HEADS * LENGTH * SIZE * 2
+  assert counted(attention_kernels.triton, backward=False)[flops.READ_AGAIN] == 0
+
+
+def test_other_kernels_count_their_whole_grid(monkeypatch):
+  monkeypatch.setattr(flops.kernels, "attention", lambda eqn: None)
+  found = counted(attention_kernels.splash, backward=False)[flops.KERNEL]
+  assert found >= 2 * 2 * SIZE * HEADS * LENGTH**2

@@ -1,0 +1,122 @@
+"""Arguments and outputs of abstract programs are those of the real ones; what does not fit has a
+rule.
+"""
+
+import jax
+import jax.numpy as jnp
+import planned_config
+import pytest
+
+from experiments.planning import (
+  abstract,
+  advice,
+  analysis,
+  programs,
+  sampler_programs,
+  targets,
+)
+from experiments.planning.analysis import Analysis, Program
+from jaxrl_llm import parallel
+from jaxrl_llm.models import trainable
+from jaxrl_llm.training.train_step import init_state, state_shardings
+
+DEVICES = 4
+CPU = targets.Target("cpu", targets.Chip("cpu", 1e9, 1e6, 1e9, 1e9, 1e9, "a made-up device"),
+                     tuple(jax.devices()[:DEVICES]))
+
+
+def on_device(tree) -> int:
+  """Bytes of a tree's shards on the first device."""
+  return sum(shard.data.nbytes for x in jax.tree.leaves(tree) for shard in x.addressable_shards
+             if shard.device == CPU.devices[0])
+
+
+def real_step(cfg, planned):
+  """A real state and batch, and what one update makes of them."""
+  learner, key = planned.learner, jax.random.key(0)
+  params, frozen = trainable.split(learner.model.init(key), cfg.parameters, key)
+  layout = state_shardings(learner.model, learner.optimizer, learner.mesh, cfg.parameters)
+  state = jax.device_put(init_state(params, learner.optimizer, frozen), layout)
+  batch = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), planned.batch)
+  return state, jax.device_put(batch, parallel.rows(learner.mesh)), learner.step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("train", ["all", "lora"])
+def test_bytes_of_the_train_step_are_those_of_its_real_shards(train):
+  cfg = planned_config.ready(parameters=dict(train=train))
+  planned = abstract.plan(cfg, CPU.devices)
+  (program,) = programs.iteration_programs(planned, ("step",))
+  found = analysis.analyse(program, CPU)
+  state, batch, step = real_step(cfg, planned)
+  assert found.arguments["parameters"] == on_device((state.params, state.frozen))
+  assert found.arguments["optimizer"] == on_device((state.opt_state, state.step))
+  assert found.arguments["batch"] == on_device(batch)
+  given = on_device((state.params, state.opt_state, state.step))
+  new, metrics = step(state, batch)
+  # Donated leaves are given back in place: only the metrics need room of their own.
+  made = on_device((new.params, new.opt_state, new.step, metrics))
+  assert given + found.outputs == pytest.approx(made, rel=0.1)
+  # A counter that takes every leaf to be whole on each device is wrong by far.
+  whole = sum(x.nbytes for x in jax.tree.leaves(state.params))
+  assert whole > 1.2 * on_device(new.params)
+
+
+@pytest.mark.parametrize("quantization", ["int8_weights", "int8_products"])
+def test_the_planned_copy_of_the_sampler_holds_int8(quantization):
+  plain, found = (
+      abstract.plan(planned_config.ready(rollout=dict(quantization=name)), CPU.devices)
+      for name in ("int8", quantization))
+  matrices = 2 * (64 * (2 * 128 + 2 * 64) + 3 * 64 * 128)  # query and out, key and value, MLP
+  scales = 2 * (128 + 2 * 64 + 64 + 2 * 128 + 64)
+  saved = 3 * matrices - 4 * scales  # f32 before
+  copies = [abstract.bytes_of(sampler_programs.sampler_params(x)) for x in (plain, found)]
+  assert copies[0] - copies[1] == saved
+
+
+@pytest.mark.slow
+def test_the_plan_of_an_engine_for_each_device():
+  def decoding(**changes):
+    rollout = dict(slots=16, group_size=4, prompts=8) | changes
+    planned = abstract.plan(planned_config.ready(rollout=rollout), CPU.devices)
+    (program,) = programs.iteration_programs(planned, ("decode",))
+    return program, analysis.analyse(program, CPU)
+
+  (_, together), (program, alone) = decoding(), decoding(engine_per_device=True)
+  shared = decoding(engine_per_device=True, shared_prefix=True)[1]
+  assert program.devices == 1
+  assert alone.arguments["parameters"] == together.arguments["parameters"]
+  # Rows of a device are as many, whoever divides them; of 4 rows with a prompt one remains.
+  assert alone.arguments["cache"] == pytest.approx(together.arguments["cache"], rel=0.01)
+  assert 0.25 < shared.arguments["cache"] / alone.arguments["cache"] < 0.9
+
+
+def analysed(name: str, needed: int, held: int = 0, **columns: int) -> Analysis:
+  program = Program(name, None, {}, 1, 1, (), 0.0, held, 0, (1, 1))
+  arguments = dict(parameters=0, optimizer=0, cache=0, batch=0) | columns
+  return Analysis(program, arguments, 0, needed, needed, "", 0.0, None, (), (), None)
+
+
+@pytest.mark.parametrize("analysis, keys", [
+    (analysed("step", 990_000), ()),
+    (analysed("step", 1_200_000), ("updates.micro_batches", "model.remat")),
+    (analysed("step", 1_200_000, optimizer=900_000), ("mesh.fsdp",)),
+    (analysed("decode", 1_200_000, cache=900_000), ("rollout.slots", "rollout.cache_dtype")),
+    (analysed("generate", 700_000, held=600_000), ("mesh.rollout", "rollout.slots")),
+])
+def test_each_large_column_has_a_rule(analysis, keys):
+  said = " ".join(advice.memory_advice(analysis, CPU.chip))
+  assert bool(said) == bool(keys)
+  for key in keys:
+    assert key in said
+
+
+def test_the_roofline_takes_the_longest_of_three():
+  program = Program("step", None, {}, 4, 1, (), 8e9, 0, 0, (1, 1))
+  moved = {"all-gather": analysis.Moved(1, 2e9, 1.5e9), "all-reduce": analysis.Moved(1, 1e9, 2e9)}
+  work = analysis.Work({"weights": 3e9, "sort": 1e15}, moved, analysis.Traffic(1e9, 1e15),
+                       analysis.InTurn(1.0, 1.0))
+  found = analysis.roofline(program, work, CPU.chip)
+  assert (found.compute, found.memory, found.interconnect) == (3.0, 1.0, 3.5)
+  assert found.binds == "interconnect" and found.seconds == 3.5
+  assert found.mfu == pytest.approx(8e9 / (4 * 1e9 * 3.5))

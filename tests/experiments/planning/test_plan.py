@@ -1,0 +1,113 @@
+"""The command, compiled for TPUs that are not there, and its loops against arithmetic."""
+
+import importlib.util
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import forked
+import programs
+import pytest
+
+ROOT = Path(__file__).parents[3]
+TPU = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None,
+                         reason="needs libtpu: pip install -e '.[plan-tpu]'")
+
+
+def command(*arguments: str, interpreter: bool = False) -> subprocess.CompletedProcess:
+  environment = os.environ | programs.ENVIRONMENT | {"JAXRL_LLM_CACHE": "", "XLA_FLAGS": ""}
+  config = f"--config={ROOT / 'tests/experiments/planning/planned_config.py'}"
+  return forked.run([str(ROOT / "experiments/plan.py"), config, *arguments], ROOT, environment, 900,
+                    interpreter)
+
+
+def planned(tmp_path, *arguments: str) -> tuple[dict, str]:
+  path = tmp_path / "plan.json"
+  done = command(f"--json={path}", *arguments)
+  assert done.returncode == 0, done.stderr[-2000:]
+  data = json.loads(path.read_text())
+  return data | {"programs": {entry["name"]: entry for entry in data["programs"]}}, done.stdout
+
+
+@pytest.mark.slow
+@TPU
+def test_a_whole_iteration_on_four_chips(tmp_path):
+  data, text = planned(tmp_path, "--target=v5e:2x2")
+  assert list(data["programs"]) == ["hand_over_rest", "hand_over_block", "generate",
+                                    "score", "step"]
+  generate, step = data["programs"]["generate"], data["programs"]["step"]
+  for name in data["programs"]:
+    assert f"\n{name} " in text
+  # Two windows of 8 columns: the first token comes from the prefill, the last needs no column.
+  assert generate["trips"] == [8, 7] and len(generate["per_token_step"]) == 2
+  assert generate["unknown_loops"] == step["unknown_loops"] == []
+  # 8 rows on each chip; the head is 64 x 32.
+  assert generate["per_token_step"][0]["flops"]["head"] == 2 * 8 * 64 * 32
+  assert generate["run"]["flops"]["head"] == 16 * 2 * 8 * 64 * 32
+  assert generate["per_token_step"][0]["collective_bytes"] == 0
+  # Every chip holds a quarter of the f32 parameters, and two moments of each.
+  assert step["bytes"]["optimizer"] == pytest.approx(2 * step["bytes"]["parameters"], rel=0.01)
+  assert step["bytes"]["needed"] > step["bytes"]["parameters"] + step["bytes"]["optimizer"]
+  assert step["runs_per_iteration"] == 2 and step["compile_seconds"] > 0
+  for entry in data["programs"].values():
+    assert entry["advice"] == [] and 0 <= entry["mfu"] <= 1
+
+
+@pytest.mark.nightly
+@TPU
+def test_a_packed_step_and_pass_make_as_many_trips_as_rows_may_need(tmp_path):
+  budget = ("--config.updates.micro_batches=1", "--config.updates.token_budget=64",
+            "--programs=score,step")
+  data, _ = planned(tmp_path, "--target=v5e:2x2", *budget)
+  # 32 rows and 16 rows in bins of one row, of which 4 chips compute 2 each.
+  assert [data["programs"][name]["trips"] for name in ("score", "step")] == [[4], [2]]
+  for entry in data["programs"].values():
+    assert entry["unknown_loops"] == [] and 0 < entry["mfu"] <= 1
+  # The weights' products are those of padded rows; a loop's body counted once would have half.
+  padded, _ = planned(tmp_path, "--target=v5e:2x2", "--programs=score,step")
+  for name in ("score", "step"):
+    found, expected = (x["programs"][name]["run"]["flops"]["weights"] for x in (data, padded))
+    assert found == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.slow
+@TPU
+def test_the_engine_on_one_chip(tmp_path):
+  data, _ = planned(tmp_path, "--target=v5e:1", "--programs=prefill,admit,decode",
+                    "--config.mesh.fsdp=1", "--config.rollout.slots=16", "--config.rollout.chunk=8")
+  decode = data["programs"]["decode"]
+  assert list(data["programs"]) == ["prefill", "admit", "decode"]
+  assert decode["trips"] == [8] and decode["runs_per_iteration"] == 2 * 2
+  assert decode["run"]["collectives"] == {}
+  # 16 rows, 2 layers, 2 heads of 32, keys and values in f32, at least 32 columns
+  assert decode["bytes"]["cache"] >= 16 * 2 * 2 * 32 * 2 * 4 * 32
+
+
+@pytest.mark.slow
+@TPU
+def test_what_does_not_fit_names_a_key(tmp_path):
+  data, text = planned(tmp_path, "--target=v5e:1", "--programs=step", "--config.mesh.fsdp=1",
+                       "--config.model.width=8192", "--config.model.mlp_width=65536")
+  assert "does not fit" in text and data["programs"]["step"]["advice"]
+  assert "mesh.fsdp" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments, message", [
+    (("--target=v5litepod-16",), "error: --target=v5litepod-16: no target."),
+    (("--target=v5e:1", "--config.pretrained=org/unknown"), "error: pretrained = 'org/unknown'"),
+    (("--target=v5e:1", "--json="), "error: --json= is empty."),
+    ((), "error: --target is not given."),
+])
+def test_a_users_mistake_is_one_line(arguments, message):
+  done = command(*arguments)
+  assert done.returncode == 1 and done.stdout == ""
+  assert done.stderr.splitlines()[-1].startswith(message) and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@TPU
+def test_devices_that_do_not_fit_the_mesh_are_refused():
+  done = command("--target=v5e:1", interpreter=True)
+  assert "mesh.fsdp = 4" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,168 @@
+"""Methods by their texts, sweeps, their tables and files, and what a run must not depend on."""
+
+import dataclasses
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.tables_lib import arena
+from experiments.tables_lib.arena import figures, records, tables
+from jaxrl_llm.config import ConfigError
+from jaxrl_llm.lab.arena import methods, rows, runs
+from jaxrl_llm.lab.arena.rows import Behavior
+from jaxrl_llm.lab.arena.setting import Setting
+
+ROOT = Path(__file__).parents[4]
+TINY = arena.Lab("ending", length=16, groups=4, group_size=4, iterations=8, evaluations=4, ring=5)
+
+
+@pytest.fixture(scope="module")
+def swept():
+  return TINY.sweep(["cispo", "none@reinforce?advantage=grpo"], steps=(0.05, 0.4), ages=(0, 4),
+                    seeds=3, progress=False)
+
+
+def test_a_text_sets_every_part_of_a_method():
+  method = methods.parse("mine@ppo?clip_high=none&advantage=otb&aggregation=fixed&anchor=recomputed"
+                         "&correction.level=token&correction.cap=3.0", 24)
+  assert (method.label, method.anchor, method.advantage.name) == ("mine", "recomputed", "otb")
+  assert method.estimator.clip_high is None and method.aggregation.fixed_length == 24
+  assert (method.correction.level, method.correction.cap) == ("token", 3.0)
+  assert methods.parse("topr", 8).signed and methods.parse("decoupled_ppo", 8).correction.low == 0
+  assert methods.parse("ctpo", 8).correction.level == "none", "the ratio is to the sampler already"
+
+
+@pytest.mark.parametrize("text, said", [
+    ("cispoo", "did you mean 'cispo'"), ("cispo?clip_hihg=2", "clip_hihg"),
+    ("dapo", "dynamic_sampling.enabled=True: the arena has estimators"),
+    ("cispo?anchor=reference", "anchor = 'reference': allowed are behavior, recomputed"),
+    ("cispo?correction.level=token", "Fix: add anchor=recomputed"),
+    ("cispo?clip_high", "key=value"),
+])
+def test_a_wrong_text_says_what_is_wrong(text, said):
+  with pytest.raises(ConfigError) as error:
+    methods.parse(text, 16)
+  assert said.lower() in str(error.value).lower()
+
+
+@pytest.mark.slow
+def test_runs_learn_and_are_paired_by_their_seeds(swept):
+  cells = {(cell.method, cell.age): cell for cell in swept.cells}
+  assert len(cells) == 4 and all(np.shape(cell.final) == (2, 3) for cell in swept.cells)
+  # With one optimizer batch fewer, the two methods would be the same at age 0; they begin alike.
+  assert np.all(np.asarray(cells["cispo", 0].best) >= 0)
+  again = TINY.sweep(["cispo"], steps=(0.4,), ages=(4,), seeds=(2,) * 2, progress=False).cells[0]
+  np.testing.assert_allclose(again.final[0], [cells["cispo", 4].final[1][2]] * 2, atol=2e-3)
+
+
+@pytest.mark.slow
+def test_tables_name_the_methods(swept, tmp_path):
+  text = swept.table()
+  assert text.count("| cispo") == 2 and "frontier" in text and "noise" not in text
+  assert "not decided" in swept.paired("cispo")
+  with pytest.raises(ConfigError, match="no other method ran beside it; there are cispo, none"):
+    swept.paired("gspo")
+  swept.phase(tmp_path / "phase.png")
+  assert (tmp_path / "phase.png").stat().st_size > 5000
+  with pytest.raises(ConfigError, match="several settings or noises"):
+    figures.phase([swept.cells[0], dataclasses.replace(swept.cells[1], noise=1.0)])
+
+
+@pytest.mark.slow
+def test_more_seeds_are_none_that_chose_the_steps(swept, monkeypatch):
+  asked = []
+  monkeypatch.setattr("experiments.tables_lib.arena.sweeps.run_method",
+                      lambda method, setting, grid, seeds: asked.append((grid, tuple(seeds))) or [
+                          dataclasses.replace(swept.cells[len(asked)], method=method.label,
+                                              age=4, seeds=tuple(seeds), final=[[0.1, 0.5, 0.7]],
+                                              steps=grid[0])])
+  text = swept.more("none", "cispo", age=4, seeds=3)
+  assert [seeds for _, seeds in asked] == [(3, 4, 5)] * 2 and "| none" in text
+  assert all(len(grid[0]) == 1 for grid, _ in asked)
+
+
+def test_cells_go_through_a_file(swept, tmp_path):
+  path = tmp_path / "cells.jsonl"
+  records.append(path, swept.cells[:1])
+  records.append(path, swept.cells[1:])
+  assert tuple(records.read(path)) == swept.cells
+  path.write_text(path.read_text() + '{"method": "cispo"\n')
+  with pytest.raises(ValueError, match=r"cells.jsonl, line 5: not a cell .* Fix: delete the line"):
+    records.read(path)
+
+
+def test_the_frontier_is_the_largest_step_that_holds():
+  cell = records.Cell("m", "m", {}, 0, 0.0, (0.1, 0.2, 0.4), (0, 1, 2),
+                      [[0.95, 0.1, 0.1], [0.97, 0.1, 0.92], [0.2, 0.1, 0.93]],
+                      [[0] * 3] * 3, [[0.99] * 3] * 3, [0] * 3, [1] * 3, [], [], (0, 0), 1.0, "")
+  np.testing.assert_allclose(records.frontier(cell), [0.2, 0.05, 0.4])
+  assert records.best_step(cell) == 1
+  np.testing.assert_allclose(tables.difference(cell, dataclasses.replace(cell, seeds=(2, 1, 0))),
+                             [0.97 - 0.92, 0, 0.92 - 0.97], atol=1e-9)
+
+
+def test_cells_of_further_steps_are_one_cell(swept):
+  """All its steps in order; another age or method stays apart."""
+  cell = swept.cells[0]
+  half = len(cell.steps) // 2
+  low, high = (dataclasses.replace(cell, steps=cell.steps[part], final=cell.final[part],
+                                   mean=cell.mean[part], best=cell.best[part],
+                                   dropped=cell.dropped[part], length=cell.length[part],
+                                   drift=cell.drift[part], spread=cell.spread[part],
+                                   seconds=(1.0, 2.0)) for part in (slice(half), slice(half, None)))
+  older = dataclasses.replace(low, age=cell.age + 1)
+  joined, other = records.merged([high, older, low])
+  assert joined == dataclasses.replace(cell, seconds=(2.0, 4.0)) and other == older
+  assert joined.final != high.final + low.final, "ascending steps, whichever ran first"
+
+
+@pytest.mark.parametrize("mixture, oldest", [("row", (0.0, 0.0)), ("batch", (0.0, 1.0))])
+def test_a_mixture_has_the_ages_that_it_says(mixture, oldest):
+  """First tokens of a row are by the oldest policy; or all tokens of every fourth group."""
+  setting = Setting("warm", "tabular", length=16, groups=4, group_size=2, mixture=mixture, ring=8)
+  part = np.asarray(rows.parts(setting))
+  assert part.min() == 0 and part.max() == 3
+  assert (part[0, 0], part[2, 0]) == oldest and part[0, -1] == (3 if mixture == "row" else 0)
+
+
+@pytest.mark.slow
+def test_a_mixture_of_one_policy_is_that_policy():
+  setting = Setting("warm", "tabular", length=16, groups=4, group_size=2)
+  mixed = dataclasses.replace(setting, mixture="row")
+  begin = runs.start(0, setting)
+  policy = runs.get_policy("tabular")
+  table = policy.prepare(begin.params, (), begin.automaton.first_logits)
+  four = runs.table_of(jnp.concatenate([table.log_probs] * 4))
+  alone = rows.sample(begin.automaton, policy, Behavior(table), begin.key, setting)
+  together = rows.sample(begin.automaton, policy, Behavior(four, rows.parts(mixed)), begin.key,
+                         mixed)
+  np.testing.assert_array_equal(alone.tokens, together.tokens)
+
+
+@pytest.mark.parametrize("wrong, said", [
+    ({"length": 20}, "length = 20: a positive multiple of 8"), ({"groups": 3}, "Fix: groups=2"),
+    ({"optimizer": "adamm"}, "Did you mean 'adam'"), ({"mixture": "rows"}, "none, batch, row"),
+    ({"mixture": "row", "policy": "gru"}, "Fix: policy='bilinear'"),
+])
+def test_a_wrong_lab_is_an_error(wrong, said):
+  with pytest.raises(ConfigError) as error:
+    arena.Lab(**wrong)
+  assert said.lower() in str(error.value).lower()
+
+
+def test_no_estimator_knows_of_the_arena():
+  objective = (ROOT / "jaxrl_llm" / "objective").rglob("*.py")
+  assert not [path for path in objective if "arena" in path.read_text()]
+
+
+@pytest.mark.nightly
+def test_transforms_critics_and_prefix_trees_act():
+  idea = ROOT / "experiments/arena/ideas/even_steps.py"
+  texts = ["cispo", f"even@{idea}:cispo?transform=even_steps", "critic@cispo?advantage=gae",
+           "tempo@cispo?advantage=tempo"]
+  lab = dataclasses.replace(TINY, iterations=4, evaluations=2)
+  cells = lab.sweep(texts, steps=(0.4,), ages=(4,), seeds=2, progress=False).cells
+  finals = [tuple(cell.final[0]) for cell in cells]
+  assert len(set(finals)) == 4, "each of them changes the run"

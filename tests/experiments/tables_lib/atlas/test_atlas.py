@@ -1,0 +1,244 @@
+"""The atlas: coefficients against closed forms, wrong estimators that they reject, and the page."""
+
+import io
+import math
+import re
+import subprocess
+from pathlib import Path
+
+import forked
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from suites import quick_for
+
+from experiments.tables_lib.atlas import atlas, atlas_panels, atlas_tables, coefficients
+from experiments.tables_lib.page_parts import markers
+from jaxrl_llm.config import ConfigError, EstimatorConfig, load_plugins
+from jaxrl_llm.objective import estimators
+from jaxrl_llm.objective.estimators import common
+
+ROOT = Path(__file__).parents[4]
+FOLDER = ROOT / "experiments" / "atlas"
+POINTS = ((0.1, -0.004), (0.004, 0.3), (-0.6, 0.05), (-0.01, -0.4), (1.2, 1.8))  # (L_t, l_t)
+
+
+def window(weight, log_weight, sign, low, high, dual=math.inf):
+  """The weight, or 0 beyond the bound on the advantage's side, or for A < 0 above `dual`."""
+  dropped = log_weight > high if sign > 0 else log_weight < low or log_weight > dual
+  return 0.0 if dropped else weight
+
+
+def ctpo(t, total, own, sign):
+  root = math.sqrt(t)
+  return window(math.exp(total), total, sign, -0.025 * root, 0.05 * root, 0.05 * root)
+
+
+def ppo(t, total, own, sign):
+  return window(math.exp(own), own, sign, math.log(0.8), math.log(1.2))
+
+
+def gspo(t, total, own, sign):
+  mean = total / t
+  return window(math.exp(mean), mean, sign, math.log(1 - 3e-4), math.log(1 + 4e-4))
+
+
+def minpro(t, total, own, sign):
+  return math.exp(own + ((total - own) / (t - 1) if t > 1 else 0.0))
+
+
+# (t, L_t, l_t, sign of A) to the coefficient, by hand.
+CLOSED = {
+    "reinforce": lambda t, total, own, sign: 1.0,
+    "ppo": ppo,
+    "gspo": gspo,
+    "seq_is": lambda t, total, own, sign: math.exp(total),
+    "cispo": lambda t, total, own, sign: min(math.exp(own), 5.0),
+    "ctpo": ctpo,
+    "minpro": minpro,
+}
+
+
+def largest_difference(name: str, closed) -> float:
+  """Returns the largest difference of the computed coefficients to a closed form."""
+  parts, expected = [], []
+  for t in (1, 10):
+    for sign in (1.0, -1.0):
+      for total, own in POINTS:
+        total = own if t == 1 else total
+        parts.append(coefficients.even_rows(t, [total], [own], sign=sign))
+        expected.append(closed(t, total, own, sign))
+  found = coefficients.row_coefficients(EstimatorConfig(name), coefficients.stack(parts))
+  return float(np.max(np.abs(found - expected)))
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_coefficients_are_the_closed_forms(name):
+  assert largest_difference(name, CLOSED[name]) < 1e-9
+
+
+def _sign_error(weight, log_probs, advantages, mask):
+  return -common.score_function_surrogate(weight, log_probs, advantages, mask)
+
+
+def _detached_ratio(weight, log_probs, advantages, mask):
+  return -lax.stop_gradient(weight) * advantages + 0.0 * log_probs
+
+
+def _differentiated_sum(weight, log_probs, advantages, mask):
+  del log_probs
+  return -weight * advantages
+
+
+@pytest.mark.parametrize("wrong", [_sign_error, _detached_ratio, _differentiated_sum])
+def test_a_wrong_estimator_has_another_coefficient(wrong):
+  """The third is exp(L_t) whose running sum is differentiated: earlier tokens are credited again.
+  Only a token that others follow shows it.
+  """
+  @estimators.register("wrong", replace=True)
+  def estimator(log_probs, anchor_log_probs, advantages, mask, cfg):
+    log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
+    none = jnp.zeros_like(mask)
+    loss = wrong(jnp.exp(jnp.cumsum(log_ratio, -1)), log_probs, advantages, mask)
+    return common.output(loss, common.clip_counts(mask, high=none, low=none, dropped=none))
+
+  open_ctpo = EstimatorConfig("ctpo", log_low="none", log_high="none", log_dual="none")
+  grid = ([0.3, -0.2], [0.1])
+  more = {"positions": (5,), "later": (0.2, 0.1)}
+  right = coefficients.coefficients(open_ctpo, *grid, **more)
+  found = coefficients.coefficients("wrong", *grid, **more)
+  np.testing.assert_allclose(right[0, 0, :, 0], np.exp([0.3, -0.2]), rtol=1e-12)
+  assert np.min(np.abs(found - right)) > 0.1
+
+
+def test_a_batch_statistic_sees_the_row_alone():
+  """m2po drops the one token whose square carries the mean over the row's ten above 0.04; only
+  where all ten count, and not only those that move away.
+  """
+  everywhere = EstimatorConfig("m2po", m2_scope="all")
+  kept, dropped = coefficients.coefficients(everywhere, [0.0], [0.5, 0.8], positions=(10,))[0, 0, 0]
+  assert kept == pytest.approx(math.exp(0.5)) and dropped == 0
+
+
+def test_the_rest_of_the_row_is_what_a_row_ratio_adds():
+  """The page's statement: with a row that ends at t, seq_is is ctpo without its window."""
+  of_ctpo = EstimatorConfig("ctpo", log_low="none", log_high="none", log_dual="none")
+  grid = ([0.3, -0.2], [0.1])
+  at_end = coefficients.coefficients(of_ctpo, *grid)
+  np.testing.assert_allclose(coefficients.coefficients("seq_is", *grid), at_end, rtol=1e-12)
+  more = {"later": (0.2, 0.4)}
+  np.testing.assert_array_equal(coefficients.coefficients(of_ctpo, *grid, **more), at_end)
+  np.testing.assert_allclose(coefficients.coefficients("seq_is", *grid, **more),
+                             np.exp(0.6) * at_end, rtol=1e-12)
+
+
+def test_every_registered_estimator_has_a_place():
+  placed = [label for labels in atlas.families(atlas.configs()).values() for label in labels]
+  assert sorted(placed) == estimators.names()
+  families = estimators.families()
+  assert families.pop(estimators.OTHERS) == [] and all(families.values())
+  assert {"reinforce", "dro"} <= set(families["no ratio"])
+  assert {"ppo", "cispo", "sapo"} <= set(families["token ratio"])
+
+
+def test_a_plugin_is_drawn_beside_the_others():
+  load_plugins((str(ROOT / "experiments/extend/estimator.py"),))
+  methods = atlas.configs()
+  assert atlas.families(methods)[estimators.OTHERS] == ["tempered"]
+  stream = io.BytesIO()
+  figure = atlas.draw(["reinforce", "tempered"], stream, positions=(1, 3), cells=3)
+  texts = {text.get_text() for text in figure.texts}
+  assert {"reinforce", "tempered", "power=1", estimators.OTHERS} <= texts
+  panels = [axes.images[0].get_array() for axes in figure.axes if axes.images]
+  assert len(panels) == 2 * 2 * 2
+  np.testing.assert_array_equal(panels[1], np.ones((3, 3)))
+  ratio = np.exp(atlas_panels.axis(3))  # upwards is the token's ratio
+  np.testing.assert_allclose(panels[5][:, 0], ratio)
+  assert stream.getvalue().startswith(b"\x89PNG") and figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_dropped_and_reversed_tokens_are_told_apart():
+  @estimators.register("stepped", replace=True)
+  def stepped(log_probs, anchor_log_probs, advantages, mask, cfg):
+    log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
+    none = jnp.zeros_like(mask)
+    loss = common.score_function_surrogate(jnp.sign(log_ratio), log_probs, advantages, mask)
+    return common.output(loss, common.clip_counts(mask, high=none, low=none, dropped=none))
+
+  axes = atlas.draw(["stepped"], positions=(2,), cells=3).axes[0]
+  coloured, negative = (image.get_array() for image in axes.images)
+  assert np.ma.getmaskarray(coloured)[:, 0].tolist() == [True, True, False]
+  assert negative[:, 0, 3].tolist() == [1, 0, 0] and axes.patch.get_hatch()
+
+
+def test_an_estimator_that_is_not_finite_is_named():
+  @estimators.register("unbounded", replace=True)
+  def unbounded(log_probs, anchor_log_probs, advantages, mask, cfg):
+    loss = jnp.where(mask, -advantages * jnp.sqrt(log_probs - anchor_log_probs), 0.0)
+    return common.output(loss, {})
+
+  with pytest.raises(ConfigError, match=r"'unbounded' \(.*gradient is nan at token 1 of a row with "
+                                        r"log-ratios -0.5"):
+    coefficients.coefficients("unbounded", [0.0], [-0.5], positions=(1,))
+  with pytest.raises(ConfigError, match="'ppoo': registered are"):
+    atlas.draw(["ppoo"])
+  with pytest.raises(ConfigError, match="a list of names was expected"):
+    atlas.draw("ppo")
+  with pytest.raises(ConfigError, match="cells = 4"):
+    atlas.draw(["ppo"], cells=4)
+
+
+def committed() -> dict[str, list[list[str]]]:
+  """Returns label to its cells in each of the page's tables."""
+  begin, end = markers("run.py")
+  text = (FOLDER / "README.md").read_text().split(begin)[1].split(end)[0]
+  rows = [[cell.strip() for cell in line.strip("|").split("|")]
+          for line in text.splitlines() if re.match(r"\| *[a-z]", line)]
+  return {label: [row[1:] for row in rows if row[0] == label] for label, *_ in rows}
+
+
+def written(label: str) -> list[list[str]]:
+  """Returns the same cells, computed now."""
+  facts = {label: atlas_tables.measure(EstimatorConfig(label))}
+  texts = [atlas_tables.reads_table(facts), *(atlas_tables.limit_table(facts, move)
+                                              for move in atlas_tables.MOVES)]
+  return [[cell.strip() for cell in text.strip().splitlines()[-1].strip("|").split("|")][1:]
+          for text in texts]
+
+
+def test_the_page_has_every_estimator():
+  assert sorted(committed()) == estimators.names()
+  assert (FOLDER / "atlas.png").stat().st_size < 600_000
+
+
+@pytest.mark.parametrize("name", quick_for({"ppo", "gspo"}, estimators.names()))
+def test_the_page_s_numbers_are_those_of_the_estimators(name):
+  assert written(name) == committed()[name]
+
+
+def test_limits_are_the_published_bounds():
+  """The page's statements on ctpo, gspo and ppo; a limit read off the wrong side would differ."""
+  facts = {name: atlas_tables.measure(EstimatorConfig(name)) for name in ("ctpo", "ppo")}
+  at = {name: [limit.at for limit in found.limits["whole row", 1.0, 1]]
+        for name, found in facts.items()}
+  np.testing.assert_allclose(at["ctpo"], [0.05 / math.sqrt(t) for t in (1, 10, 100)], rtol=0.01)
+  np.testing.assert_allclose(at["ppo"], [math.log(1.2)] * 3, rtol=0.01)
+  assert facts["ppo"].limits["one token", -1.0, 1] == (atlas_tables.Limit(None),) * 3
+
+
+def command(*flags: str) -> subprocess.CompletedProcess:
+  return forked.run(["experiments/atlas/run.py", *flags], ROOT)
+
+
+@pytest.mark.slow
+def test_the_command_writes_plugins_elsewhere(tmp_path):
+  plugin = "--plugins=experiments/extend/estimator.py"
+  refused = command(plugin)
+  assert refused.returncode == 2 and "--plugins and --names need --out" in refused.stderr
+  done = command(plugin, "--names=reinforce,tempered", f"--out={tmp_path}")
+  assert done.returncode == 0, done.stderr[-2000:]
+  assert "| tempered " in (tmp_path / "tables.md").read_text()
+  assert (tmp_path / "atlas.png").stat().st_size > 10_000
+  unknown = command("--names=ppoo", f"--out={tmp_path}")
+  assert unknown.returncode == 1 and unknown.stderr.startswith("error: estimator.name = 'ppoo'")

@@ -1,0 +1,374 @@
+"""Held-out evaluation and benchmarks: the same samples whatever the batch, the devices' share or an
+interruption.
+"""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import forked
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from experiments.tables_lib.benchmark import benchmark
+from experiments.tables_lib.benchmark.benchmark import Settings
+from experiments.tables_lib.benchmark.loading import described
+from jaxrl_llm.config import ConfigError, WriterConfig, from_dict, to_dict
+from jaxrl_llm.models import save_pretrained
+from jaxrl_llm.rollouts.next_token import Draw
+from jaxrl_llm.runs import evaluate
+from jaxrl_llm.runs.rollout_batch import prompt_batch
+from jaxrl_llm.runs.run_state import first_state
+from jaxrl_llm.store import workdir
+from jaxrl_llm.store.checkpoints import Checkpoints
+from jaxrl_llm.types import Reward, Sampling
+from jaxrl_llm.wiring import evaluation_sets, setup
+from jaxrl_llm.wiring.warm_start import Start
+
+
+@pytest.fixture(scope="module")
+def built():
+  config = tiny.get_config()
+  config.evaluation.samples = 3
+  config.task.heldout_problems = 10
+  return setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+
+
+def own(built):
+  """The held-out problems of the run's task."""
+  return evaluation_sets.make_sets(built.cfg, built.task)[0]
+
+
+@pytest.fixture(scope="module")
+def params(built):
+  return built.learner.model.init(jax.random.key(3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [
+    lambda cfg, *a, **k: evaluate.evaluate(*a, **k).metrics,
+    lambda cfg, *a, **k: evaluate.sampled_metrics(*a, 2, cfg.evaluation, **k)
+], ids=["greedy", "sampled"])
+def test_evaluation_does_not_depend_on_the_piece(run, built, params):
+  cfg, _, _, sampler = built
+  whole = run(cfg, own(built), sampler, params, piece=10)
+  assert whole and all(np.isfinite(list(whole.values())))
+  assert run(cfg, own(built), sampler, params, piece=4) == whole
+
+
+def test_rows_keep_their_noise_in_another_order(built, params):
+  prompts = prompt_batch(built.task, built.task.heldout(10), built.cfg.rollout.max_prompt_tokens)
+
+  def sample(prompts, piece):
+    return evaluate.sample_rows(built.sampler, params, prompts,
+                                Draw(jax.random.key(1), Sampling.of(1.0)), piece=piece)
+
+  order = np.arange(10)[::-1]
+  one, other = sample(prompts, 10), sample(jax.tree.map(lambda x: x[order], prompts), 4)
+  np.testing.assert_array_equal(one.tokens[order], other.tokens)
+  np.testing.assert_array_equal(one.row_id[order], other.row_id)
+  # A noise that follows the place in the batch would be caught.
+  assert (one.tokens != other.tokens).any()
+
+
+class HalfScored:
+  """Of three samples one is right, one wrong and one unscored; those of the first all unscored."""
+
+  def __init__(self, task):
+    self._task = task
+
+  def __getattr__(self, name):
+    return getattr(self._task, name)
+
+  def rewards(self, problems, texts):
+    one = [Reward(1.0, True), Reward(0.0, False), Reward(0.0, False, "timeout")]
+    return ([Reward(0.0, False, "timeout")] * 3 + one * len(texts))[:len(texts)]
+
+
+def test_unscored_rows_are_wrong_and_left_out_beside(built, params):
+  asked = dataclasses.replace(own(built), task=HalfScored(built.task))
+  found = evaluate.sampled_metrics(asked, built.sampler, params, 1, built.cfg.evaluation, piece=10)
+  assert found == pytest.approx({"eval/avg@3": 9 / 30, "eval/avg@3_scored": 0.5,
+                                 "eval/pass@3": 0.9, "eval/pass@3_scored": 1.0})
+  found = evaluate.evaluate(asked, built.sampler, params).metrics
+  assert found["eval/accuracy"] == 3 / 10 and found["eval/accuracy_scored"] == 3 / 5
+  assert found["eval/unscored"] == 5 / 10
+  assert {name for name in found if "component" not in name} | {
+      "eval/avg@3", "eval/avg@3_scored", "eval/pass@3", "eval/pass@3_scored"
+  } == set(built.cfg.evaluation.metric_names(built.cfg.task.heldout_problems))
+
+
+def test_no_samples_no_metrics(built, params):
+  cfg = dataclasses.replace(built.cfg, evaluation=dataclasses.replace(built.cfg.evaluation,
+                                                                      samples=0))
+  assert evaluate.sampled_metrics(own(built), built.sampler, params, 1, cfg.evaluation) == {}
+
+
+def test_samples_score_the_shown_rows(built, params):
+  other = built.learner.model.init(jax.random.key(4))
+  _, task, learner, sampler = built
+  evaluation = evaluate.evaluate(own(built), sampler, params)
+  shown = evaluate.samples(learner, task.tokenizer, params, other, evaluation, 3)
+  assert len(shown) == 3 and json.dumps(shown)
+  assert any(any(row["log_ratio"]) for row in shown)
+  same = evaluate.samples(learner, task.tokenizer, params, params, evaluation, 3)
+  assert not any(any(row["log_ratio"]) for row in same)
+
+
+# --- benchmarks
+
+SETTINGS = Settings(samples=3, temperature=1.0, batch=10, seed=5)
+
+
+def run_benchmark(built, params, settings, out, source="a"):
+  return benchmark.run([own(built)], built.sampler, params, settings, out,
+                       described(built.cfg) | {"source": {"workdir": source}})
+
+
+@pytest.fixture(scope="module")
+def finished(built, params, tmp_path_factory):
+  """Folder of a finished benchmark."""
+  out = tmp_path_factory.mktemp("benchmark") / "out"
+  run_benchmark(built, params, SETTINGS, out)
+  return out
+
+
+def sampling_with(built, sample_heldout):
+  return built._replace(sampler=dataclasses.replace(built.sampler, sample_heldout=sample_heldout))
+
+
+def by_problem(out) -> dict[int, dict]:
+  return benchmark.read_samples(out / "samples.jsonl")
+
+
+def test_every_problem_has_its_line(finished, built):
+  lines = by_problem(finished)
+  assert sorted(lines) == list(range(10))
+  assert [lines[i]["prompt"] for i in range(10)] == [p.prompt for p in built.task.heldout(10)]
+  for line in lines.values():
+    assert len(line["samples"]) == 3
+    for sample in line["samples"]:
+      assert sample["correct"] == (sample["completion"].rsplit("=", 1)[-1] == line["answer"])
+      assert 1 <= sample["length"] <= 6
+  assert len({s["completion"] for line in lines.values() for s in line["samples"]}) > 10
+
+
+def test_samples_do_not_depend_on_batch_or_number(finished, built, params, tmp_path):
+  lines = by_problem(finished)
+  run_benchmark(built, params, dataclasses.replace(SETTINGS, batch=4), tmp_path / "batch")
+  assert by_problem(tmp_path / "batch") == lines
+  run_benchmark(built, params, dataclasses.replace(SETTINGS, samples=1), tmp_path / "one")
+  assert [line["samples"] for line in by_problem(tmp_path / "one").values()] == [
+      lines[i]["samples"][:1] for i in range(10)]
+  run_benchmark(built, params, dataclasses.replace(SETTINGS, seed=6), tmp_path / "seed")
+  assert by_problem(tmp_path / "seed") != lines
+
+
+def test_an_interrupted_benchmark_goes_on(finished, built, params, tmp_path):
+  calls = []
+
+  def sample(*arguments):
+    calls.append(1)
+    if len(calls) == 3:
+      raise KeyboardInterrupt
+    return built.sampler.sample_heldout(*arguments)
+
+  out = tmp_path / "out"
+  with pytest.raises(KeyboardInterrupt):
+    run_benchmark(sampling_with(built, sample), params, SETTINGS, out)
+  assert len(by_problem(out)) == 6  # two batches of 10 rows hold six whole problems
+  with open(out / "samples.jsonl", "a") as file:
+    file.write('{"index": 9, "sam')
+  run_benchmark(built, params, SETTINGS, out)
+  assert by_problem(out) == by_problem(finished)
+  assert (out / "table.md").read_text() == (finished / "table.md").read_text()
+  before = (out / "samples.jsonl").read_bytes()
+  # all is there: nothing is sampled
+  run_benchmark(sampling_with(built, None), params, SETTINGS, out)
+  assert (out / "samples.jsonl").read_bytes() == before
+
+
+def test_other_settings_are_refused(finished, built, params):
+  for settings, source in ((dataclasses.replace(SETTINGS, temperature=0.5), "a"), (SETTINGS, "b")):
+    with pytest.raises(
+        ConfigError, match=r"other settings:\n  (plan.temperature: 1.0 there|source.workdir: 'a')"):
+      run_benchmark(built, params, settings, finished, source)
+
+
+def test_samples_of_other_parameters_are_refused(finished, built, params):
+  """The same path, as when a checkpoint is written anew in its folder."""
+  changed = jax.tree.map(np.array, params)
+  leaf = jax.tree.leaves(changed)[0]
+  leaf.flat[0] += 1e-3
+  with pytest.raises(ConfigError, match=r"the parameters have changed under the same name\):\n  "
+                     r"source.parameters: '\w{16}' there, '\w{16}' now\nFix: another --out"):
+    run_benchmark(built, changed, SETTINGS, finished)
+
+
+@pytest.mark.parametrize("change", [{"answer": "x"}, {"prompt": "1+2="}, {"id": "other"}])
+def test_samples_of_other_problems_are_refused(change, finished, built, params):
+  asked = own(built)
+  problems = [*asked.problems[:4], dataclasses.replace(asked.problems[4], **change),
+              *asked.problems[5:]]
+  asked = dataclasses.replace(asked, problems=problems)
+  with pytest.raises(ConfigError, match=r"problems have changed under the same name\):\n  prob"):
+    benchmark.run([asked], built.sampler, params, SETTINGS, finished,
+                  described(built.cfg) | {"source": {"workdir": "a"}})
+  # A line that was brought from elsewhere is refused by itself.
+  path, lines = finished / "samples.jsonl", by_problem(finished)
+  benchmark._check_lines(path, lines, own(built).problems, 3)
+  with pytest.raises(ConfigError, match=f"{next(iter(change))} of problem 4 is .* Fix: remove"):
+    benchmark._check_lines(path, lines, problems, 3)
+  with pytest.raises(ConfigError, match="samples of problem 0 is 3 there and 4 now"):
+    benchmark._check_lines(path, lines, own(built).problems, 4)
+
+
+def test_a_folder_without_digests_is_refused(finished, built, params, tmp_path):
+  settings = json.loads((finished / "settings.json").read_text())
+  del settings["source"]["parameters"]
+  (tmp_path / "settings.json").write_text(json.dumps(settings))
+  with pytest.raises(ConfigError, match="holds no digest of the parameters: an older version"):
+    run_benchmark(built, params, SETTINGS, tmp_path)
+
+
+def test_a_damaged_line_is_named(tmp_path):
+  (tmp_path / "samples.jsonl").write_text('{"index": 0}\n{"ind\n{"index": 1}\n')
+  with pytest.raises(ConfigError, match=r"samples.jsonl, line 2"):
+    benchmark.read_samples(tmp_path / "samples.jsonl")
+
+
+@pytest.mark.parametrize("name, value", [("samples", 0), ("samples", 5000), ("temperature", -1.0),
+                                         ("top_p", 0.0), ("batch", 0), ("min_p", 1.5),
+                                         ("top_k", -1), ("seed", -1)])
+def test_settings_out_of_range(name, value):
+  with pytest.raises(ConfigError, match=f"--{name}={value}: allowed are"):
+    Settings(**{name: value})
+
+
+def line(index: int, votes: str, unscored: int = 0) -> dict:
+  """A problem whose samples answer with these letters; upper case is right; the last ones may be
+  unscored.
+  """
+  return {
+      "index":
+          index,
+      "samples": [{
+          "correct": v.isupper() and i < len(votes) - unscored,
+          "answer": None if v == "-" else v,
+          "length": 10 + i,
+          "truncated": v == "-",
+          "unscored_reason": "timeout" if i >= len(votes) - unscored else None
+      } for i, v in enumerate(votes)]
+  }
+
+
+def test_summary_by_hand():
+  found = {
+      name: entry["value"] for name, entry in benchmark.summarize([
+          line(0, "Aabb"),
+          line(1, "bbAA"),
+          line(2, "b-A?", unscored=1),
+          line(3, "bbbb", unscored=4)
+      ]).items()
+  }
+  expected = {
+      "avg@4": (1 / 4 + 2 / 4 + 1 / 4 + 0) / 4,
+      "pass@1": (1 / 4 + 2 / 4 + 1 / 4 + 0) / 4,
+      "pass@2": (1 / 2 + 5 / 6 + 1 / 2 + 0) / 4,
+      "pass@4": 3 / 4,
+      "maj@2": (1 + 0 + 0 + 0) / 4,
+      "maj@4": (0 + 0 + 0 + 0) / 4,
+      "avg@4 (scored)": (1 / 4 + 2 / 4 + 1 / 3) / 3,
+      "pass@1 (scored)": (1 / 4 + 2 / 4 + 1 / 3) / 3,
+      # the third has only three scored samples
+      "pass@2 (scored)": (1 / 2 + 5 / 6 + 2 / 3) / 3,
+      "pass@4 (scored)": 1.0,
+      "maj@2 (scored)": (1 + 0 + 0) / 3,
+      "maj@4 (scored)": (0 + 0 + 0) / 3,
+      "mean length": 11.5,
+      "mean length of correct samples": (10 + 12 + 13 + 12) / 4,
+      "truncated share": 1 / 16,
+      "samples without an answer": 1 / 16,
+      "distinct answers": (3 + 2 + 3 + 1) / 4,
+      "unscored samples": 5,
+      "unscored: timeout": 5,
+      "problems": 4
+  }
+  assert found == pytest.approx(expected)
+
+
+def test_time_outs_are_no_reason_for_a_perfect_score():
+  found = benchmark.summarize([line(0, "Abbb", unscored=3)])
+  assert found["avg@4"]["value"] == 1 / 4 and found["avg@4 (scored)"]["value"] == 1.0
+  assert found["pass@2"]["value"] == 1 / 2 and found["pass@2 (scored)"]["value"] is None
+  assert found["maj@4"]["value"] == 0.0 and found["maj@4 (scored)"]["value"] == 1.0
+  assert "avg@4 (scored)" not in benchmark.summarize([line(0, "Abbb")])
+
+
+def test_all_right_answers_vote_together():
+  """Right answers of two forms beat three equal wrong ones; a vote over texts would lose."""
+  assert benchmark.summarize([line(0, "ABCbbb--")])["maj@8"]["value"] == 1.0
+
+
+def test_table_and_metrics(finished):
+  metrics = json.loads((finished / "metrics.json").read_text())
+  assert metrics["pass@1"]["value"] == pytest.approx(metrics["avg@3"]["value"])
+  assert metrics["pass@2"]["value"] >= metrics["pass@1"]["value"]
+  for entry in metrics.values():
+    assert entry["low"] is None or entry["low"] <= entry["value"] <= entry["high"]
+  text = (finished / "table.md").read_text()
+  assert all(
+      f"| {name} " in text for name in ("avg@3", "pass@1", "pass@2", "maj@2", "unscored samples"))
+  assert not any(math.isnan(entry["value"] or 0.0) for entry in metrics.values())
+
+
+@pytest.fixture(scope="module")
+def run_folder(built, params, tmp_path_factory):
+  """A run's folder with the checkpoint of iteration 4."""
+  folder = workdir.claim(tmp_path_factory.mktemp("run") / "a", to_dict(built.cfg))
+  checkpoints = Checkpoints(folder, built.cfg.checkpoint)
+  state = first_state(built.learner, Start(params, None))
+  checkpoints.save(4, state.saved())
+  checkpoints.close()
+  return folder
+
+
+def test_load_run(run_folder, built, params):
+  one = jax.devices()[:1]
+  loaded, found = benchmark.load_run(run_folder, devices=one)
+  # Metrics go nowhere while a run is only read.
+  assert loaded.cfg == dataclasses.replace(built.cfg, writer=WriterConfig("none"))
+  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(params), strict=True):
+    np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+  other = tiny.get_config()
+  other.task.num_terms = 3
+  other.rollout.max_prompt_tokens, other.rollout.max_new_tokens = 5, 9
+  loaded, _ = benchmark.load_run(run_folder, 4, from_dict(other), one)
+  assert len(loaded.task.heldout(1)[0].prompt) == 5 and loaded.cfg.row_length == 14
+  with pytest.raises(ConfigError, match="iterations 4"):
+    benchmark.load_run(run_folder, 3, devices=one)
+
+
+def test_load_directory(built, params, finished, tmp_path):
+  """An exported policy samples what the run's own parameters do."""
+  save_pretrained(tmp_path / "hf", built.learner.model, params, tokenizer=built.task.tokenizer)
+  config = tiny.get_config()
+  config.task.heldout_problems = 10
+  loaded, found = benchmark.load_directory(tmp_path / "hf", from_dict(config), jax.devices()[:1])
+  run_benchmark(loaded, found, SETTINGS, tmp_path / "out", "hf")
+  assert by_problem(tmp_path / "out") == by_problem(finished)
+
+
+@pytest.mark.slow
+def test_command(run_folder, finished, tmp_path):
+  """The real command on one device samples what the function does."""
+  done = forked.run([
+      "experiments/evaluate.py", f"--workdir={run_folder}", f"--out={tmp_path}",
+      "--samples=3", "--temperature=1.0", "--batch=10", "--seed=5"
+  ], Path(__file__).parents[4])
+  assert done.returncode == 0, done.stderr
+  assert by_problem(tmp_path) == by_problem(finished)
+  assert done.stdout.strip() == (finished / "table.md").read_text().strip()

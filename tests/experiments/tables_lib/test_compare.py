@@ -1,0 +1,254 @@
+"""Comparison of runs: groups, means and intervals over seeds, runs of different length."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import experiment_files
+import numpy as np
+import pytest
+
+from experiments.tables_lib import compare, plots
+from jaxrl_llm.config import Config, to_dict
+from jaxrl_llm.reporting import strips
+from jaxrl_llm.reporting.reader import RunError, read_run
+
+
+def write(folder, values, *, estimator="ppo", seed=0, planned=None, **changes):
+  """A run that logged these accuracies at iterations 0, 1, ..."""
+  folder.mkdir()
+  config = to_dict(Config())
+  config["estimator"]["name"], config["seed"] = estimator, seed
+  config["iterations"] = len(values) - 1 if planned is None else planned
+  (folder / "config.json").write_text(json.dumps(config | changes))
+  lines = [{"iteration": i, "eval/accuracy": value} for i, value in enumerate(values)]
+  (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  return folder
+
+
+@pytest.fixture
+def runs(tmp_path):
+  return [
+      write(tmp_path / "a", [0.1, 0.9, 0.2]),
+      write(tmp_path / "b", [0.3, 0.5, 0.6], seed=1),
+      write(tmp_path / "c", [0.2, 0.4, 0.7, 0.9], seed=2, planned=2),
+      write(tmp_path / "d", [0.1, 0.1, 0.1], estimator="ctpo"),
+  ]
+
+
+def test_runs_that_differ_in_the_seed_are_one_group(runs):
+  found = compare.compare(runs[:2] + runs[3:], "eval/accuracy")
+  assert {group.label: group.seeds for group in found.groups} == {"ppo": [0, 1], "ctpo": [0]}
+  first, second = compare.rows(found)
+  assert first[:3] == ("ppo", "0, 1", "2") and second[0] == "ctpo"
+  assert second[3] == "0.1 (one seed)"
+  # Student's t with one degree of freedom: 12.7062 standard errors of 0.2
+  assert first[3] == f"0.4 ± {12.7062 * 0.2:.2g}"
+  assert first[4].startswith("0.75 ±"), "the best of each seed: 0.9 and 0.6"
+  assert compare.rows(compare.compare(runs[:2] + runs[3:], "-eval/accuracy"))[0][0] == "ctpo"
+
+
+def test_the_interval_covers_the_mean_as_often_as_it_says():
+  rng = np.random.default_rng(0)
+  draws = rng.normal(size=(4000, 4))
+
+  def coverage(half):
+    return np.mean([abs(np.mean(row)) <= half(row) for row in draws])
+
+  def normal(row):
+    return 1.96 * np.std(row, ddof=1) / np.sqrt(len(row))
+
+  assert abs(coverage(compare.half_width) - 0.95) < 0.01
+  assert coverage(normal) < 0.9, "the normal interval, which is too narrow for few seeds"
+
+
+def test_a_longer_run_counts_up_to_the_shorter_ones_end_and_is_told(runs, tmp_path):
+  going = write(tmp_path / "e", [0.5, 0.6], seed=3, planned=2)
+  found = compare.compare([runs[0], going], "eval/accuracy")
+  (group,) = found.groups
+  assert group.label == "all runs" and group.iterations.tolist() == [0, 1]
+  np.testing.assert_array_equal(group.values, [[0.1, 0.9], [0.5, 0.6]])
+  (note,) = found.notes
+  assert "iteration 1 of 2" in note and "/e:" in note
+  empty = write(tmp_path / "f", [], seed=4, planned=2)
+  found = compare.compare([*runs[:2], empty, runs[3]], "eval/accuracy", ["seed"])
+  assert len(found.groups) == 2 and any("left out" in note for note in found.notes)
+
+
+def test_what_is_not_a_number_comes_last(runs, tmp_path):
+  lost = write(tmp_path / "e", [0.5, 0.6, "nan"], estimator="gspo")
+  found = compare.compare([lost, *runs[:2], runs[3]], "eval/accuracy")
+  assert [label for label, *_ in compare.rows(found)] == ["ppo", "ctpo", "gspo"]
+
+
+def test_the_numbers_of_different_methods_make_no_groups(tmp_path):
+  numbers = {"clip_low": 0.2, "name": "ppo"}, {"log_low": 0.1, "name": "ctpo"}
+  wide = {"log_low": 0.3, "name": "ctpo"}
+  made = [write(tmp_path / str(i), [0.1], seed=i, estimator=e) for i, e in enumerate(
+      ("ppo", "ctpo", "ctpo"))]
+  for folder, estimator in zip(made, (*numbers, wide), strict=True):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"estimator": estimator}))
+  labels = {group.label for group in compare.compare(made[:2], "eval/accuracy").groups}
+  assert labels == {"ppo", "ctpo"}
+  labels = {group.label for group in compare.compare(made, "eval/accuracy").groups}
+  assert "estimator.name = ctpo, estimator.log_low = 0.3" in labels and len(labels) == 3
+
+
+def test_what_a_group_mixes_is_told(runs):
+  found = compare.compare(runs, "eval/accuracy", ["task.name"])
+  assert any("also differ in estimator.name" in note for note in found.notes)
+  assert any("have seed 0" in note for note in found.notes)
+
+
+def test_evaluations_that_differ_are_no_seeds_of_one_method(tmp_path):
+  folders = [write(tmp_path / str(seed), [0.1, 0.9], seed=seed,
+                   evaluation=to_dict(Config())["evaluation"] | {"temperature": 1.0 - seed / 2})
+             for seed in (0, 1)]
+  assert len(compare.compare(folders, "eval/accuracy").groups) == 2
+
+
+@pytest.mark.parametrize("metric, by, message", [
+    ("eval/acuracy", [], "Fix: eval/accuracy"),
+    ("eval/accuracy", ["nam.learning_rate"], "Fix: optimizer.learning_rate or warm_start.learning"),
+])
+def test_unknown_names_are_refused_with_the_nearest(runs, metric, by, message):
+  with pytest.raises(RunError) as error:
+    compare.compare(runs, metric, by)
+  assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_command_leaves_its_own_folder_out(runs, tmp_path, monkeypatch, capsys):
+  """A pattern such as runs/* finds it, the second time."""
+  command = experiment_files.load(Path(__file__).parents[3] / "experiments" / "compare.py")
+  out = tmp_path / "compared"
+  monkeypatch.setattr(sys, "argv", ["compare.py", *map(str, runs), str(out), f"--out={out}"])
+  command.main()
+  once = capsys.readouterr().out
+  command.main()
+  assert capsys.readouterr().out == once and (out / "compare.html").exists()
+
+
+def test_files_are_written(runs, tmp_path):
+  text = compare.write(compare.compare(runs, "eval/accuracy", ["estimator.name"]), tmp_path / "out")
+  assert (tmp_path / "out" / "compare.png").read_bytes().startswith(b"\x89PNG")
+  page = (tmp_path / "out" / "compare.html").read_text()
+  assert "ctpo" in page and "Student" in page and "Student" in text and "| ctpo" in text
+
+
+def add_completions(folder, *pairs):
+  """Greedy completions of one problem, as (iteration, text, whether it is correct)."""
+  for iteration, text, correct in pairs:
+    strips.add(folder, iteration, [("2+2=", "4", text, correct)])
+
+
+def test_completions_of_one_problem_stand_side_by_side(runs, tmp_path):
+  add_completions(runs[0], (0, "5", False), (2, "four is right", True))
+  add_completions(runs[3], (0, "6", False), (1, "7", False))
+  comparison = compare.compare([runs[0], runs[3]], "eval/accuracy")
+  ((prompt, answer, rows),) = compare.side_by_side(comparison.groups)
+  assert (prompt, answer) == ("2+2=", "4")
+  assert rows == [(0, [("5", False), ("6", False)]), (1, [None, ("7", False)]),
+                  (2, [("four is right", True), None])]
+  compare.write(comparison, tmp_path / "out")
+  page = (tmp_path / "out" / "compare.html").read_text()
+  assert page.index("<th>ppo</th><th>ctpo</th>") < page.index("four is right")
+  assert page.count("<img") == 1, "only the metric was logged"
+
+
+def test_the_page_shows_what_differs(tmp_path):
+  """Panels: the metric first, then sampled accuracy and what is not the same in all lines."""
+  folders = [write(tmp_path / name, [0.1, 0.2], estimator=name) for name in ("ppo", "ctpo")]
+  for index, folder in enumerate(folders):
+    lines = [{"iteration": i, "eval/accuracy": 0.1, "eval/avg@8": i / 2 + index / 4,
+              "clip/dropped": 0.0, "policy/entropy": 1.0 - index * i} for i in (0, 1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  groups = {run.config["estimator"]["name"]: [run] for run in map(read_run, folders)}
+  assert list(plots.group_panels(groups, "eval/accuracy")) == [
+      "eval/accuracy", "sampled accuracy, eval/avg@8", "entropy, nats"]
+
+
+def test_a_run_that_goes_on_has_each_completion_once(runs):
+  add_completions(runs[0], (0, "a", False), (1, "b", False), (2, "c", False), (1, "d", True))
+  with open(runs[0] / strips.FILE, "a") as file:
+    file.write('{"iteration": 2, "pro')  # torn by a crash
+  add_completions(runs[0], (2, "e", True))
+  (strip,) = strips.read(read_run(runs[0]))
+  assert [text for _, text, _ in strip.completions] == ["a", "d", "e"]
+
+
+def test_a_page_shows_the_first_the_last_and_some_between(tmp_path):
+  folder = write(tmp_path / "long", [0.1] * 41)
+  add_completions(folder, *((i, str(i), False) for i in range(41)))
+  shown = [i for i, _, _ in strips.read(read_run(folder))[0].completions]
+  assert shown[0] == 0 and shown[-1] == 40 and len(shown) == strips.SHOWN == len(set(shown))
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+  """Starts the command with its trainings replaced: from arguments to the flags of each run."""
+  command = experiment_files.load(Path(__file__).parents[3] / "experiments" / "compare.py")
+
+  def start(*arguments):
+    commands = []
+
+    def train(words, check):
+      commands.append(words[2:])
+      write(Path(words[3].partition("=")[2]), [0.1, 0.5], estimator=f"e{len(commands)}")
+      return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(command.subprocess, "run", train)
+    monkeypatch.setattr(sys, "argv", ["compare.py", f"--out={tmp_path}", *arguments])
+    command.main()
+    return commands
+
+  return start
+
+
+def test_the_command_trains_each_preset_and_labels_it(trained, capsys):
+  commands = trained("--train=cispo,gspo", "--config.iterations=1")
+  assert [words[0] for words in commands] == [
+      f"--config=configs/offpolicy.py:{name}" for name in ("cispo", "gspo")]
+  assert all(words[2:] == ["--config.iterations=1"] for words in commands)
+  printed = capsys.readouterr().out
+  assert "| cispo" in printed and "- the runs differ in estimator.name." in printed
+  with pytest.raises(SystemExit):
+    trained("--config.iterations=1")
+
+
+IDEA = """from jaxrl_llm import register
+
+
+@register.estimator("fresh", anchor="behavior", power=1.0)
+def fresh(log_probs, anchor_log_probs, advantages, mask, cfg):
+  raise NotImplementedError
+"""
+
+
+def test_an_entry_is_a_method_of_a_file_or_has_values_of_its_own(trained, tmp_path, capsys):
+  """Flags of all runs stand behind what the entry's name chooses, before the entry's own values."""
+  idea, anchor = tmp_path / "fresh.py", "--config.updates.anchor=behavior"
+  idea.write_text(IDEA)
+  mine, none = trained(f"--train={idea}:fresh?power=0.5,plain@reinforce?advantage=grpo", anchor)
+  assert mine == ["--config=configs/offpolicy.py:grpo", f"--workdir={tmp_path}/fresh_power=0.5",
+                  "--config.estimator.name=fresh", anchor, f"--config.plugins={idea}",
+                  "--config.estimator.power=0.5"]
+  assert none == ["--config=configs/offpolicy.py:reinforce", f"--workdir={tmp_path}/plain", anchor,
+                  "--config.advantage.name=grpo"]
+  printed = capsys.readouterr().out
+  assert "| fresh?power=0.5" in printed and "| plain" in printed
+  ((*_, plugins, _), _) = trained(f"--train={idea}:fresh?power=2,fresh", f"--config.plugins={idea}")
+  assert plugins == f"--config.plugins={idea},{idea}"
+
+
+@pytest.mark.parametrize("text, message", [
+    ("cispo,gspoo", "Did you mean 'gspo'"),
+    ("cispo,nowhere.py:mine", "no such file"),
+    ("cispo,cispo", "<label>@cispo"),
+    ("cispo?clip_high", "key=value was expected"),
+])
+def test_a_wrong_entry_is_refused_before_anything_is_trained(trained, text, message):
+  with pytest.raises(SystemExit, match="error: ") as error:
+    trained(f"--train={text}")
+  assert message in str(error.value)

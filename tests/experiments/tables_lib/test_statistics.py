@@ -1,0 +1,145 @@
+"""Paired intervals, Holm's correction, and verdicts that change with the results."""
+
+import numpy as np
+import pytest
+
+from experiments.tables_lib import statistics
+from experiments.tables_lib.statistics import bootstrap, compare, holm, paired, verdict
+
+CLEAR = (0.30, 0.34, 0.28, 0.33, 0.31)
+NOISY = (0.30, -0.20, 0.10, 0.25, -0.15)
+
+
+def percentile(values: np.ndarray) -> tuple[float, float]:
+  """The interval that few seeds make too narrow."""
+  chosen = np.random.default_rng(0).integers(0, len(values), (400, len(values)))
+  low, high = np.quantile(values[chosen].mean(1), [0.025, 0.975])
+  return float(low), float(high)
+
+
+def coverage(interval) -> float:
+  """Returns how often an interval of 95 % holds the mean of 5 normal values."""
+  rng = np.random.default_rng(3)
+  bounds = [interval(rng.normal(size=5)) for _ in range(300)]
+  return float(np.mean([low <= 0 <= high for low, high in bounds]))
+
+
+def studentized(values: np.ndarray) -> tuple[float, float]:
+  return bootstrap(values)[1:3]
+
+
+def test_five_seeds_are_covered_as_stated():
+  assert 0.92 <= coverage(studentized) <= 0.99
+  assert coverage(percentile) < 0.90  # what the test rejects
+
+
+def test_seeds_are_paired_and_others_left_out():
+  first, second = {0: 1.0, 1: 0.5, 7: 0.0}, {1: 0.25, 0: 0.5, 3: 9.0}
+  np.testing.assert_allclose(paired(first, second), [0.5, 0.25])
+
+
+@pytest.mark.parametrize("values", [CLEAR, NOISY, (1.0, 0.0, 0.0, 0.0, 0.0), (0.1, 0.2, 0.9)])
+@pytest.mark.parametrize("level", [0.3, 0.05, 0.004])
+def test_zero_is_outside_exactly_if_p_is_at_most_the_level(values, level):
+  difference = bootstrap(values, level)
+  assert bool(difference.sign) == (difference.p <= level)
+  mirrored = bootstrap([-value for value in values], level)
+  np.testing.assert_allclose((mirrored.low, mirrored.high), (-difference.high, -difference.low))
+  assert mirrored.p == difference.p
+
+
+def test_values_without_spread():
+  """Four of five runs at the ceiling show no spread, which is no certainty."""
+  assert bootstrap([1.0] * 5).sign == 0 and bootstrap([1.0] * 5).p == 1 / 16
+  assert bootstrap([1.0] * 6).sign == 1  # by the signs alone: 1 in 32
+  assert bootstrap([0.0] * 5)[1:4] == (0.0, 0.0, 1.0)
+  assert bootstrap([0.3]).low == -np.inf
+  assert bootstrap([1.0, 1.0, 1.0, 1.0, 0.9]).low == -np.inf
+  with pytest.raises(ValueError, match="finite"):
+    bootstrap([0.1, np.nan])
+
+
+def test_holm_by_hand():
+  """Levels .05 / 3, .05 / 2 (fails), and that of the failure again, though .03 < .05."""
+  levels = holm({"a": 0.028, "b": 0.001, "c": 0.03})
+  assert levels == pytest.approx({"a": 0.025, "b": 0.05 / 3, "c": 0.025})
+
+
+def test_more_comparisons_widen_the_interval():
+  alone = compare({"x": CLEAR})["x"]
+  beside = compare({"x": CLEAR, **{f"noise {i}": NOISY for i in range(11)}})["x"]
+  assert alone.low > beside.low > 0 and beside.level == pytest.approx(0.05 / 12)
+
+
+def difference(low: float, high: float) -> statistics.Difference:
+  return statistics.Difference((low + high) / 2, low, high, 0.01, 0.05, 5)
+
+
+@pytest.mark.parametrize("arena, transformer, expected", [
+    ((0.1, 0.2), (0.01, 0.3), "decided"),
+    ((-0.2, -0.1), (-0.3, -0.01), "decided"),
+    ((0.1, 0.2), (-0.04, 0.3), "supported"),
+    ((-0.2, -0.1), (-0.3, 0.04), "supported"),
+    ((0.1, 0.2), (-0.06, 0.3), "open"),
+    ((-0.1, 0.2), (0.01, 0.3), "open"),
+    ((0.1, 0.2), (-0.3, -0.01), "open"),
+    ((0.1, 0.2), None, "open"),
+    (None, (0.1, 0.2), "open"),
+])
+def test_the_rule_of_verdicts(arena, transformer, expected):
+  arena, transformer = (pair and difference(*pair) for pair in (arena, transformer))
+  assert verdict(arena, transformer) == expected
+
+
+def test_contradictions():
+  up, down, unsure = difference(0.1, 0.2), difference(-0.2, -0.1), difference(-0.1, 0.2)
+  assert statistics.contradicts(up, down) and not statistics.contradicts(up, up)
+  assert not statistics.contradicts(up, unsure) and not statistics.contradicts(None, up)
+
+
+def test_a_changed_result_changes_the_verdict():
+  """From the accuracies of two methods by seed to the verdict, one seed changed."""
+  slow = dict(enumerate((0.41, 0.44, 0.39, 0.47, 0.40)))
+  fast = {seed: value + gain for (seed, value), gain in zip(slow.items(), CLEAR, strict=True)}
+
+  def judged(better: dict) -> str:
+    transformer = compare({"fast - slow": paired(better, slow), "other": NOISY})["fast - slow"]
+    return verdict(compare({"fast - slow": CLEAR})["fast - slow"], transformer)
+
+  assert judged(fast) == "decided"
+  assert judged({**fast, 2: 0.0}) == "open"
+
+
+def test_a_table_marks_what_survives_the_correction():
+  seeds = np.arange(5)
+  differences = {"clear": 0.5 + 0.01 * seeds, "weak": 0.1 + 0.04 * seeds,
+                 "none": 0.1 * (seeds - 2.0)}
+  cells, sentence = statistics.table_cells(differences)
+  assert cells["clear"].startswith("+0.520 (") and cells["clear"].endswith("), above")
+  assert cells["none"].endswith(")")
+  assert sentence.startswith("\nOf 3 differences 2 leave out 0 at 95 % by themselves, and")
+
+
+def test_equal_resamples_have_no_spread_of_rounding():
+  """Five equal numbers may have a standard deviation of 1e-16."""
+  values = np.array([0.629, 0.927, 0.44, 0.955, 0.5])
+  for level in (0.05, 1e-3):
+    interval = statistics.bootstrap(values, level)
+    assert all(np.isinf(x) or abs(x) < 100 for x in (interval.low, interval.high)), interval
+
+
+def test_rows_of_a_page_are_paired_and_corrected_together():
+  seeds, clear = range(7), (*CLEAR, 0.29, 0.35)
+  means = {("grpo",): {seed: 0.1 * seed for seed in seeds},
+           ("cispo",): {seed: 0.1 * seed + clear[seed] for seed in seeds},
+           ("gspo",): {seed: 0.1 * seed + (-0.2, 0.2)[seed % 2] for seed in seeds},
+           ("one",): {0: 0.9}}
+  rows = statistics.comparison_rows(means, lambda key: ("grpo",))
+  assert [(row[0], *row[-2:]) for row in rows] == [
+      ("cispo", "7 of 7", "above"), ("gspo", "4 of 7", "not distinguishable")]
+  alone = statistics.comparison_rows({key: means[key] for key in (("grpo",), ("cispo",))},
+                                     lambda key: ("grpo",))
+  assert alone[0][2] != rows[0][2], "one comparison needs no correction"
+  unpaired = {("grpo",): means["grpo",], ("cispo",): {9 - seed: value for seed, value
+                                                      in means["cispo",].items()}}
+  assert statistics.comparison_rows(unpaired, lambda key: ("grpo",))[0][-1] == "not distinguishable"

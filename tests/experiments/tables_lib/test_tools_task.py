@@ -1,0 +1,167 @@
+"""experiments/tools: a recurrence with values that only a tool knows, and its mistakes."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from experiments.tables_lib import sweeps
+from jaxrl_llm.config import TaskConfig, load_plugins
+from jaxrl_llm.rollouts.environment import ENVIRONMENTS, Continue, Stop
+from jaxrl_llm.tasks import make_task
+from jaxrl_llm.types import STOP_TOKEN, STOP_TURNS
+
+FOLDER = Path(__file__).parents[3] / "experiments" / "tools"
+KINDS = ("guess", "needless", "misused", "slip")
+
+
+@pytest.fixture(scope="module")
+def task():
+  load_plugins((str(FOLDER / "recurrence.py"),))
+  return make_task(TaskConfig("tool_recurrence", steps=31), 0, 1000)
+
+
+@pytest.fixture(scope="module")
+def problems(task):
+  return task.batch(0)
+
+
+def written(demonstration: str) -> str:
+  """The policy's text of a demonstration."""
+  return re.sub(r"\?.", "?", demonstration)
+
+
+def places_of(answer: str) -> dict[str, int]:
+  """Where in a right answer the first hidden value is, the first value behind the tool's, and the
+  first that follows two others.
+  """
+  patterns = {"hidden": r"\?", "behind": r"(?<=\?)\d", "other": r"(?<=\d\d)\d"}
+  found = {where: re.search(pattern, answer) for where, pattern in patterns.items()}
+  return {where: match.start() for where, match in found.items() if match}
+
+
+def replaced(text: str, place: int, value: str) -> str:
+  return text[:place] + value + text[place + 1:]
+
+
+def kinds(task, problem, text: str) -> list[str]:
+  return [mistake.kind for mistake in task.mistakes(problem, text)]
+
+
+def test_demonstrations_have_the_planted_mistakes(task, problems):
+  """Their kinds at their rates, so that about one of five is right; and several calls each."""
+  found = [kinds(task, problem, written(problem.demonstration)) for problem in problems]
+  counts = Counter(kind for one in found for kind in one)
+  assert set(counts) == set(KINDS)
+  right = sum(not one for one in found) / len(problems)
+  assert 0.15 < right < 0.3
+  rates = {kind: counts[kind] / len(problems) for kind in KINDS}
+  assert 0.5 < rates["guess"] < 0.9 and 0.2 < rates["needless"] < 0.5
+  assert 0.2 < rates["misused"] < 0.5 and rates["slip"] < 0.05
+  calls = [problem.answer.count("?") for problem in problems]
+  assert 4 < sum(calls) / len(calls) < 6
+  assert len({problem.answer.find("?") for problem in problems}) > 10
+
+
+def test_lengths_and_what_the_policy_imitates(task, problems):
+  for problem in problems[:50]:
+    ids, mask = task.demonstration(problem), task.demonstration_mask(problem)
+    assert len(ids) == len(mask) and len(ids) - 1 in (31, 32) and mask[-1]
+    masked = [place for place, ours in enumerate(mask) if not ours]
+    assert masked == [match.start() + 1 for match in re.finditer(r"\?", problem.demonstration)]
+  longest = max(len(task.demonstration(problem)) for problem in problems)
+  assert longest == task.longest_demonstration()
+
+
+def test_only_right_values_of_the_right_number_are_rewarded(task, problems):
+  for problem in problems[:50]:
+    answer = problem.answer
+    assert task.reward(problem, answer).value == 1.0
+    for text in ("", answer[:-1], answer + "1", answer + "?", answer[:-1] + "x"):
+      assert task.reward(problem, text).value == 0.0
+      assert kinds(task, problem, text)[-1] == "other"
+
+
+def test_a_mistake_of_each_kind_costs_the_reward(task, problems):
+  """Put into right answers, at the place where it can stand."""
+  seen: set[str] = set()
+  for problem in problems[:100]:
+    for where, place in places_of(problem.answer).items():
+      values = "0123456789" if where == "hidden" else "?" + "0123456789".replace(
+          problem.answer[place], "")
+      for value in values:
+        text = replaced(problem.answer, place, value)
+        at = next((mistake for mistake in task.mistakes(problem, text)
+                   if mistake.place == place), None)
+        if at is None:  # by luck: a guess, or what the tool writes, is the right value
+          continue
+        assert task.reward(problem, text).value == 0.0
+        assert (at.kind == "guess") == (where == "hidden")
+        assert (at.kind == "needless") == (value == "?")
+        seen.add(at.kind)
+  assert seen == set(KINDS)
+
+
+def test_a_guess_may_be_right(task, problems):
+  """One in ten is, and is no mistake; what follows must then follow from it."""
+  lucky = total = 0
+  for problem in problems[:300]:
+    if "?" not in problem.answer:
+      continue
+    place = problem.answer.index("?")
+    for value in "0123456789":
+      found = task.mistakes(problem, replaced(problem.answer, place, value))
+      lucky += all(mistake.place != place for mistake in found)
+      total += 1
+  assert lucky == total / 10
+
+
+def replays(environment, task, problem) -> bool:
+  """Whether the environment ends the turns of a demonstration, and inserts, as it shows."""
+  ids, mask = task.demonstration(problem), task.demonstration_mask(problem)
+  environment, begin = environment.for_rows({5: problem}), 0
+  for place, ours in enumerate(mask):
+    if not ours:
+      if environment.turn_end(ids[begin:]) != place - begin:
+        return False
+      if environment.step(5, ids[begin:place]) != Continue((ids[place],)):
+        return False
+      begin = place + 1
+  return (environment.turn_end(ids[begin:]) == len(ids) - begin and
+          environment.step(5, ids[begin:]) == Stop(STOP_TOKEN))
+
+
+def test_a_demonstration_is_a_rollout(task, problems):
+  entry = ENVIRONMENTS["hidden_digits"].function
+  tool = entry(task.tokenizer, task.stop_ids, 1, None)
+  assert all(replays(tool, task, problem) for problem in problems[:50])
+  (call,) = tool.ids("?")
+  assert tool.for_rows({5: problems[0]}).step(5, [call], last=True) == Stop(STOP_TURNS)
+
+  class Forgetful(entry):
+    """Answers from the last value alone."""
+
+    def step(self, row_id, turn_ids, last=False):
+      return super().step(row_id, turn_ids[-2:], last)
+
+  forgetful = Forgetful(task.tokenizer, task.stop_ids, 1, None)
+  assert not all(replays(forgetful, task, problem) for problem in problems[:50])
+
+
+def test_a_tool_that_writes_the_sum_would_be_seen(task, problems, monkeypatch):
+  """Its answers are no longer hidden: a policy could do without it."""
+  module = type(task).mistakes.__globals__
+  right = [problem.answer for problem in problems[:50]]
+  monkeypatch.setitem(module, "tool_answer", lambda prompt, turn: "0")
+  assert not all(task.reward(problem, text).value
+                 for problem, text in zip(problems, right, strict=False))
+
+
+def test_calls_and_mistakes_of_rows(task, problems):
+  sweep = sweeps.module(FOLDER / "sweep.py")
+  answers = [(problem.prompt, problem.answer) for problem in problems[:20]]
+  measured = sweep.of_rows(answers)
+  assert measured == {"calls": sum(text.count("?") for _, text in answers) / 20, "other": 0.0,
+                      **dict.fromkeys(KINDS, 0.0)}
+  assert sweep.of_rows([(prompt, text + "?") for prompt, text in answers])["other"] == 1.0

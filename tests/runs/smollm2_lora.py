@@ -1,0 +1,33 @@
+"""SmolLM2's adapters for a few iterations, as a config file for the real command.
+
+The reward is the share of digits in a completion: it differs within a group from the start.
+"""
+
+import importlib.util
+from pathlib import Path
+
+from jaxrl_llm.config import base_config
+
+ROOT = Path(__file__).parents[2]
+ITERATIONS = 3
+
+
+def _module(path: Path):
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def get_config():
+  _module(Path(__file__).with_name("tiny.py")).hold_on()
+  config = _module(ROOT / "configs/smollm2_135m.py").get_config("lora")
+  config.iterations = ITERATIONS
+  config.plugins = (*config.plugins, "tests/runs/digit_reward.py")
+  config.reward.name = "digits"
+  config.warm_start = base_config().warm_start  # none
+  config.task.heldout_problems = 2
+  config.rollout.update(prompts=2, group_size=4, max_new_tokens=8, window=8)
+  config.evaluation.update(every=3, samples=0)
+  config.checkpoint.every = 1
+  return config

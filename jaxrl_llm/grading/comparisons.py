@@ -87,10 +87,12 @@ def _near(gold: str, answer: str, tolerance: float) -> Verdict | Question:
 
 
 def _without_remarks(gold: str, answer: str) -> str:
-  r"""Returns an answer without "\approx 0.69" if the gold has none, "(since ...)" and "for all x"."""
+  r"""Returns an answer without what explains it: \approx 0.69, \pmod{1000}, "(since ...)"."""
   if r"\approx" not in gold and len(list_parts(answer)) == 1:
     answer = _APPROXIMATELY.sub("", answer)
-  return _REMARK.sub("", answer)
+  if "mod" not in gold and (match := _REMAINDER.fullmatch(latex.undecorated(answer))):
+    answer = match[1]
+  return _REMARK.sub("", _NAMING.sub("", answer)) or answer
 
 
 def _ratios(gold: str, answer: str) -> Verdict | None:
@@ -137,7 +139,8 @@ def _names(gold: str, answer: str) -> Verdict | None:
     begins = re.match(rf"{phrase}(?:[,;].*)?$", answer_phrase)
     other = re.search(r"[,;](?:or|and|maybe)?(?:yes|no|true|false)(?![a-z])", answer_phrase)
     return Verdict(bool(begins and not other), "string")
-  if (r"\text" in gold or re.fullmatch(r"\s*[A-Za-z]{3,}[A-Za-z\s]*", gold)) and phrase == answer_phrase:
+  is_phrase = r"\text" in gold or re.fullmatch(r"\s*[A-Za-z]{3,}[A-Za-z\s]*", gold)
+  if is_phrase and phrase == answer_phrase:
     return Verdict(True, "string")
   names = [set(_IDENTIFIER.findall(_WORDS.sub(" ", text))) for text in (gold, answer)]
   small = [{name.lower() for name in group} for group in names]
@@ -145,7 +148,7 @@ def _names(gold: str, answer: str) -> Verdict | None:
 
 
 def _phrase(text: str) -> str:
-  """Returns words and numbers without case, article, spaces, and stops that are no decimal points."""
+  """Returns words and numbers without case, article, spaces and stops."""
   text = re.sub(r"(?i)^((?:\\\w+\s?\{)?)\s*(?:the|an?)\s+", r"\1", text)
   return re.sub(r"\.(?!\d)|['\s]", "", normalize(text).casefold())
 
@@ -162,5 +165,8 @@ _WORDS = re.compile(r"\\(?:text|mathrm|textbf|mbox)\s?\{[^{}]*\}")
 _IDENTIFIER = re.compile(r"\\[a-zA-Z]+|(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
 _REMARK = re.compile(r"(?<=\S)\s*\\text\s?\{\s*\((?:since|because|as|remainder)\b[^()]*\)?\s*\}?.*$"
                      r"|(?<=\S)\s*,?\s*\\text\s?\{\s*,?\s*(?:for|where|with)\b[^{}]*\}[^=]*$")
+_REMAINDER = re.compile(r"(?:[A-Za-z]\w*\s*\\equiv\s*)?(.+?)\s*\(?\\pmod\s*\{?\w+\}?\)?")
+_NAMING = re.compile(
+    r"^\s*\\text\s?\{[^{}\d]*(?:\bis|:|=|(?<=\{)\s*(?:exactly|only))\s*\}\s*(?=\S)")
 _APPROXIMATELY = re.compile(r"^\s*(?:[A-Za-z]\s*)?\\approx(?![a-zA-Z])"
                             r"|(?<=\S)\s*\\approx(?![a-zA-Z]).*$", re.DOTALL)

@@ -30,8 +30,8 @@ def last_boxed(text: str) -> str | None:
 def answer_boxes(text: str) -> list[str]:
   r"""Returns the boxes that make up the last answer; more than one in "\boxed{5} or \boxed{6}".
 
-  A last box that never closes is empty. An empty \boxed{} only names the command, unless there is no
-  other box.
+  A last box that never closes is empty. An empty \boxed{} only names the command, unless there is
+  no other box.
   """
   spans = box_spans(text)
   if not spans or spans[-1].content is None:
@@ -59,8 +59,8 @@ def without_boxes(text: str) -> str:
 def box_spans(text: str) -> list[Span]:
   r"""Returns the boxes, \boxed{...} and \fbox{...}, in order.
 
-  If boxes are nested, the outer one counts, and the inner ones are unwrapped. A box that never closes
-  is the last one, since its content is unknown.
+  If boxes are nested, the outer one counts, and the inner ones are unwrapped. A box that never
+  closes is the last one, since its content is unknown.
   """
   outermost: list[tuple[int, int, int]] = []
   for start, inside, end in groups(text, _BOX):  # an outer group closes after its inner groups
@@ -106,7 +106,7 @@ def last_line(text: str) -> str:
 
 
 def groups(text: str, opener: re.Pattern | None) -> list[tuple[int, int, int]]:
-  """Returns (start, begin of the content, end of the content) of each balanced group, as they close.
+  """Returns (start, begin of the content, end of the content) of balanced groups, as they close.
 
   Args:
     opener: matches the beginning of a wanted group, with its brace. None: every brace begins one.

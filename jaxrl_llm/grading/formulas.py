@@ -149,7 +149,8 @@ _SUBSCRIPT = re.compile(r"_\s?\{[^{}]*\}")
 _TUPLE = re.compile(r"\s*\(\s*([a-zA-Z](?:\s*,\s*[a-zA-Z])+)\s*\)\s*=\s*")
 _NUMERIC = re.compile(r"\\(?!not)[a-z]+|x(?=\s?\d)")
 _NAME = re.compile(r"(?:[A-Za-z]|\\(?!not)[a-z]+|\\(?:text|mathrm)\s?\{[A-Za-z .]+\}|\|?[A-Z]{2}\|?"
-                   r"|\\angle\s?[A-Z]+)(?:_\{?\w+\}?|\^\{-1\})?'*(?:\([\w,]+\))?|[a-z] ?[-+] ?[a-z]")
+                   r"|\\angle\s?[A-Z]+)(?:_\{?\w+\}?|\^\{-1\})?'*(?:\([\w,]+\))?"
+                   r"|[a-z] ?[-+] ?[a-z]")
 _FUNCTION = re.compile(r"\s*(?:[a-zA-Z](?:\^\{-1\})?\([a-zA-Z]\)|y)\s*=\s*(?=[^=]+$)")
 _SIGN = re.compile(r"\\(?:le|ge|ne)(?![a-z])|!=|[<>]=?|->|=>")
 _BOUND = re.compile(
@@ -164,8 +165,8 @@ _SYSTEM = re.compile(r"\\(?:begin|end)\{(?:cases|aligned|gathered|array)\}(?:\{[
 _LAST = re.compile(r"[\d}\s]\s*(?<![a-zA-Z\\])([cdghlmost]|[a-z]{2})\s*$")
 _READ = frozenset((
     "alpha beta gamma delta epsilon varepsilon theta lambda mu pi rho sigma tau phi varphi omega"
-    " Gamma Delta Theta Lambda Sigma Phi Omega frac sqrt cdot times div infty cup cap setminus binom"
-    " sum prod int lim sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp max"
-    " min gcd lfloor rfloor lceil rceil lvert rvert left right begin end mathbb mathbf mathrm text"
-    " textbf mbox operatorname circ degree angle triangle overline emptyset varnothing pm mp mod"
+    " Gamma Delta Theta Lambda Sigma Phi Omega frac sqrt cdot times div infty cup cap setminus"
+    " binom sum prod int lim sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp"
+    " max min gcd lfloor rfloor lceil rceil lvert rvert left right begin end mathbb mathbf mathrm"
+    " text textbf mbox operatorname circ degree angle triangle overline emptyset varnothing pm mp mod"
     " bmod pmod prime approx le ge ne").split())

@@ -34,13 +34,15 @@ def normalize(text: str) -> str:
 def canonical(text: str) -> str:
   r"""Returns a formula as math-verify reads it.
 
-  Signs of relations, numbers (2\,500, 1e3, 0.\overline{3}, 1 1/2), \pm and words such as "no
-  solution" are rewritten.
+  Signs of relations, numbers (2\,500, 1e3, 0.\overline{3}, 1 1/2), \pm, degrees of an angle and
+  words such as "no solution" are rewritten.
   """
   text = _rewritten(fractions(undecorated(text).replace(r"\$", "")), _CANONICAL)
   text = text.replace("|", r"\mid ") if text.count("|") == 1 and r"\{" not in text else text
   plain = unwrap(text, FONT).strip(" .").casefold()
   text = next((meaning for pattern, meaning in _MEANINGS if pattern.fullmatch(plain)), text)
+  if re.search(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])", text):
+    text = re.sub(r"\(?(\d+(?:\.\d+)?)\s*\^\\circ\s*\)?", r"(\\frac{\1 \\pi}{180})", text)
   return plus_minus(_PERIODIC.sub(_periodic, text))
 
 
@@ -68,7 +70,8 @@ def plus_minus(text: str) -> str:
   out = []
   for part in list_parts(text):
     part = re.sub(r"^[a-zA-Z]\s*=\s*(?=.*\\pm)", "", part)
-    both = [_PM.sub(lambda sign, signs=signs: signs[sign[1] == "m"], part) for signs in ("+-", "-+")]
+    both = [_PM.sub(lambda sign, signs=signs: signs[sign[1] == "m"], part)
+            for signs in ("+-", "-+")]
     out += dict.fromkeys(value.strip().removeprefix("+") for value in both)
   return ", ".join(out)
 
@@ -136,8 +139,10 @@ _FRACTIONS = _rules(
 _CANONICAL = _rules(
     (r"(\^|\\sqrt)\s*(\\frac\{[^{}]*\}\{[^{}]*\}|\\pi(?![a-zA-Z]))", r"\1{\2}"),  # \sqrt\pi
     (r"\\(?:text|mathrm)\s?\{\s*([a-zA-Z])\s*\}", r"\1"),  # 2\mathrm{i}
-    (r"\\leq?(?:slant|q)?(?![a-zA-Z])|<=", r"\\le "), (r"\\geq?(?:slant|q)?(?![a-zA-Z])|>=", r"\\ge "),
-    (r"\\neq(?![a-zA-Z])|!=", r"\\ne "), (r"\\langle", "("), (r"\\rangle", ")"), (r"\{,\}", ","),
+    (r"\\leq?(?:slant|q)?(?![a-zA-Z])|<=", r"\\le "),
+    (r"\\geq?(?:slant|q)?(?![a-zA-Z])|>=", r"\\ge "), (r"\\neq(?![a-zA-Z])|!=", r"\\ne "),
+    (r"\\langle", "("), (r"\\rangle", ")"), (r"\{,\}", ","),
+    (r"\^?\s*\{?\s*\\(?:circ|degree)(?![a-zA-Z])\s*\}?", r"^\\circ "),
     (r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*(?=[(\[]|\\(?:\{|mathbb|emptyset))", ""),  # x \in [0,1]
     # 1,500\pi; a comma after a bracket may belong to a pair
     (r"(?<![\d.,(\[{])(\d{1,3}),(\d{3})(?=(?:\.\d+)?\s{0,3}(?:\\(?:pi|sqrt)|[a-z]))", r"\1\2"),

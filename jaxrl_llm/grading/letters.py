@@ -19,9 +19,9 @@ def letter(text: str) -> str | None:
   """Returns the option that a completion names, A to J, or None.
 
   The first of these that occurs counts, and of several the last one: the box; "answer is B",
-  "ANSWER: c", "option B"; "(B)" or "**B**" that is not ruled out ("not (A)", "(A) is wrong"); a line
-  that is only the letter, or begins with "B." or "B)". A box that holds no option, as a formula,
-  hides none after a mark. A hedge is no answer.
+  "ANSWER: c", "option B"; "(B)" or "**B**" that is not ruled out ("not (A)", "(A) is wrong"); a
+  line that is only the letter, or begins with "B." or "B)". A box that holds no option, as a
+  formula, hides none after a mark. A hedge is no answer.
   """
   text = re.sub(r"<([A-J])>", r"(\1)", readable(text))
   contents = answer_boxes(text)
@@ -110,7 +110,8 @@ _LETTER, _SMALL = rf"([A-J]{_BEHIND})", rf"([a-j]{_BEHIND})"
 _ARTICLE = re.compile(
     r"[AaI] {1,3}(?!(?:is|are|was|because|since|as|or|and|with|but|not|rather|that|if|so)\b)[a-z]"
     r"|[a-hj] [a-z]{3}(?<!and)")
-_WORD = r"(?i:ans|answers?|options?|choices?|choose|select|pick|say|it|答案|选项|选择|选)[*\"']{0,2}"
+_WORD = (r"(?i:ans|answers?|options?|choices?|choose|select|pick|say|it|答案|选项|选择|选)"
+         r"[*\"']{0,2}")
 _OPENING = (r"\s{0,3}(?:[*$\"'_`]|\\[(\[]){0,3}\s{0,3}(?:(?i:probably|likely|clearly|therefore|thus"
             r"|either|both|indeed|also|(?:the )?(?:option|choice)|letter|not \(?[A-Ja-j]\)?,? but"
             r"|neither [A-J] nor [A-J],? but)\s{1,3}){0,2}[*$\"'_`]{0,3}[(\[]?"
@@ -130,7 +131,8 @@ _PREFIX = re.compile(
     r"\s+)?(?:(?:ans|answer|option|choice|letter)s?\b|答案|选项|选)?\s*(?:is\b|are\b|[:=是为])?\s*"
     r"(?:(?:the\s+)?(?:option|choice|letter)s?\b\s*:?)?\s*(?:(?:either|both)\s)?[(\[{\"'*]{0,3}")
 _ALONE = re.compile(r"[\s(\[\"'*]*([A-Ja-j])[\s)\].\"'*:]*")
-_LABELLED = re.compile(r"\s{0,8}[(*\"']{0,3}([A-J])(?:[.):]|['\"*]|, |(?= - )|(?= or\b)|(?=/[A-J]\b))")
+_LABELLED = re.compile(
+    r"\s{0,8}[(*\"']{0,3}([A-J])(?:[.):]|['\"*]|, |(?= - )|(?= or\b)|(?=/[A-J]\b))")
 _JOINED_BEFORE = re.compile(r"(?<![\w'])([A-J])[)}*$]{0,3}\s*(?:[,;/|&、-]|\b(?:or|and|to)\b|\n)"
                             r"[\s,*$\"'({-]{0,4}(?:or |and |option |maybe )?\(?$")
 _OTHER = re.compile(
@@ -141,7 +143,7 @@ _OTHER = re.compile(
 _ELSE = re.compile(r"[)\]*]{0,3},? or (?:maybe |perhaps )?(?:not|none|neither|else|another|some)\b")
 _CLAUSE_END = re.compile(r"\b(?:because|since|(?<!well )as(?! well)|not|rather than|unlike|while)\b"
                          r"|\.\s+(?=[A-Z][a-z]|A [a-z])(?!Or\b)|\Z")
-_WRONG = (r"[)\]*$]{0,4}(?: {1,3}(?:(?:is|are|was|were|can(?:no|')t be|must be|seems) (?:\w+ ){0,2}?"
+_WRONG = (r"[)\]*$]{0,4}(?: {1,3}(?:(?:is|are|was|were|can(?:no|')t be|must be) (?:\w+ ){0,2}?"
           r"(?:wrong|incorrect|false|not|out|impossible|excluded|eliminated|too|invalid|ruled)"
           r"|fails?|cannot|can't|isn't|aren't|does not|doesn't|do not|violates?|contradicts?)\b"
           r"|\s?[是为]?(?:错|不对|不正确|不符))")

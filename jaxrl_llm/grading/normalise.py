@@ -17,7 +17,7 @@ def written(text: str) -> str:
 
 
 def after_thinking(text: str) -> str:
-  """Returns the text after the last `</think>`: all without thinking, nothing of an open thought."""
+  """Returns the text after the last `</think>`: all without a thought, nothing of an open one."""
   if "</think>" in text:
     return text.rsplit("</think>", 1)[1]
   return "" if "<think>" in text else text
@@ -87,7 +87,8 @@ _EMPHASIS = re.compile(r"(?<![\w)\]}*_\\^])[*_]{1,3}(?=[^\s*_])"
 _DISPLAY = re.compile(r"(?<!\\)\\[()\[\]]|\\[,;:! ]|\\q?quad(?![a-zA-Z])|~(?!\d)")
 _FRACTION = re.compile(
     r"(-?)\\[dtc]?frac\s{0,3}\{\s{0,3}([-+]?\d+)\s{0,3}\}\s{0,3}\{\s{0,3}(\d+)\s{0,3}\}")
-_NEGATIVE = re.compile(r"(?i)(^|\b(?:is|answer)[: ]\s*|[:=]\s*)(?:minus|negative)\s+(?=\$?\d)", re.M)
+_NEGATIVE = re.compile(
+    r"(?i)(^|\b(?:is|answer)[: ]\s*|[:=]\s*)(?:minus|negative)\s+(?=\$?\d)", re.M)
 _CURRENCY = re.compile(r"(\d)\s?(元|円|€|£|¥|₹|个|人|天|岁|米|厘米|公里|小时|分钟|美元)")
 _MATH = re.compile(r"(?<![\\\w$])\$(?!\s)([^$\n]{1,200}?)(?<![\s\\])\$(?![\d$])")
 _EXCLAIMED = re.compile(r"([\w)]\*{1,3}|\$[\d,]{1,30}(?:\.\d{1,9})?|\d\.\d{1,9})!(?=\s|$)")

@@ -1,8 +1,8 @@
 r"""Numbers with at most a unit: `1,024`, `\frac{3}{4}`, `1 1/2`, `\$5`, `72\text{ cm}^2`.
 
-Two quantities are compared exactly, as fractions. Units are names here: 5 km is not 5 m, and none is
-converted, since reference answers name the unit that was asked for. Other words behind a number ("12
-apples") say nothing about its value.
+Two quantities are compared exactly, as fractions. Units are names here: 5 km is not 5 m, and none
+is converted, since reference answers name the unit that was asked for. Other words behind a number
+("12 apples") say nothing about its value.
 """
 
 import dataclasses
@@ -134,14 +134,15 @@ _NAMES = {
     "gram": "g", "kilogram": "kg", "liter": "L", "second": "s", "sec": "s", "minute": "min",
     "hour": "h", "day": "day", "week": "week", "month": "month", "year": "year", "inche": "in",
     "inch": "in", "feet": "ft", "foot": "ft", "yard": "yd", "mile": "mi", "pound": "lb",
-    "ounce": "oz", "mph": "mi/h", "dollar": "$", "usd": "$", "cent": "cent", "euro": "€", "degree": "degree",
-    "celsiu": "C", "fahrenheit": "F", "unit": "unit", "rad": "rad"}
+    "ounce": "oz", "mph": "mi/h", "dollar": "$", "usd": "$", "cent": "cent", "euro": "€",
+    "degree": "degree", "celsiu": "C", "fahrenheit": "F", "unit": "unit", "rad": "rad"}
 _SYMBOLS = frozenset(("m cm mm km g kg mg s min h L mL in ft yd mi lb oz N kN Nm J MJ W kW mW V"
                       " Pa kPa MPa atm K Hz mol eV Wh kWh MWh PM AM pm am C F $ € £ ¥ ₹").split()
                      ) | {*_NAMES.values()}
 _DECIMAL = r"(?:(?:\d{1,3}(?:[, ~]\d{3}(?!\d))+|\d+)(?:\.\d*)?|\.\d+)"
 _QUANTITY = re.compile(
-    r"(?P<sign>\s*[-+]?\s*)(?P<money>\\\$|[$€£¥₹]|\\text\s?\{\s*[$€£¥₹](?=\s*\}))?(?(money)\s*\}?)\s*"
+    r"(?P<sign>\s*[-+]?\s*)(?P<money>\\\$|[$€£¥₹]|\\text\s?\{\s*[$€£¥₹](?=\s*\}))?"
+    r"(?(money)\s*\}?)\s*"
     r"(?P<value>(?:\d+\s*)?\\frac\{\s*[-+]?\d*\.?\d+\s*\}\s*\{\s*[-+]?\d*\.?\d+\s*\}"
     r"|\d+\s+\d+\s*/\s*\d+(?![\d.])|\d[\d,]*(?:\.\d+)?\s*/\s*-?\d+(?:\.\d+)?(?![\d/])"
     rf"|{_DECIMAL}(?![\d,]*\d))"

@@ -57,10 +57,10 @@ def _sentence(sentence: str) -> Quantity | str | None:
   cues = [cue.end() for cue in _CONCLUSION.finditer(text) if numbers(text[cue.end():]) and not (
       cue["verb"] and numbers(text[:cue.start()]))]
   text = text[cues[-1]:] if cues else text
-  if _HEDGED.search(text):
-    return HEDGE
   if _RELATION.search(text):
     return _equation(text)
+  if _HEDGED.search(text):
+    return HEDGE
   if enclosed := re.fullmatch(r"\s*[(\[{|]([^()\[\]{}|]*)[)\]}|]\.?", text):
     text = enclosed[1]
   number = quantity(text)
@@ -72,11 +72,12 @@ def _equation(text: str) -> Quantity | str | None:
   assigned = {match[1].strip(" .") for match in _ASSIGNED.finditer(text)}
   *_, sign = _RELATION.finditer(text)
   left, right = text[:sign.start()], text[sign.end():]
-  if len(assigned) > 1 or _UNSOLVED.search(left):
+  stated = numbers(right)
+  beside = left[-25:] + " = " + right[:stated[0].end + 12 if stated else None]
+  if len(assigned) > 1 or _UNSOLVED.search(left) or _HEDGED.search(beside):
     return HEDGE
   before, after = quantity(_FILLER.sub("", left.strip(), count=1)), quantity(right)
   if after is None:
-    stated = numbers(right)
     starts = stated and stated[0].start < 4
     after = _single(right, stated[:2]) if starts else _chosen(right)
   if before is None:
@@ -127,8 +128,9 @@ _BULLET = re.compile(r"^\s{0,8}(?:[-*•]\s+|\(?\d{1,2}[.)]\s+(?=\S))?")
 CORRECTION = re.compile(
     r"(?:[.!?,;:}$-]|\n)[ \t)]{0,3}(?:(?:oh|hmm|but|no|sorry),?[ \t])?"
     r"(?:wait|actually|correction|oops|sorry|hold on|scratch that|no(?!\s))(?=[\s,.:;!-])"
-    r"(?:[ \t,.:;!-]|\b(?:no|not quite|actually|wait|sorry|i mean|i meant|make that|(?:that|this|it)"
-    r"(?: is|'s) (?:wrong|incorrect|not right|a mistake)|i made (?:a|an) (?:mistake|error)|so"
+    r"(?:[ \t,.:;!-]|\b(?:no|not quite|actually|wait|sorry|i mean|i meant|make that"
+    r"|(?:that|this|it)(?: is|'s) (?:wrong|incorrect|not right|a mistake)"
+    r"|i made (?:a|an) (?:mistake|error)|so"
     r"|(?:the )?(?:correct |right |final )?answer (?:is|should be)|(?:it|that|this) should be)"
     r"\b){0,20}", re.IGNORECASE)
 _CHECK = re.compile(r"\s*(?:let|we|I|if|since|because|when|for)\b")
@@ -137,27 +139,28 @@ _DOUBT = re.compile(r"\s*(?:or|maybe|perhaps|possibly|alternatively|otherwise|it
 # Bounds, denials and doubts: whatever the sentence states, it does not state one number.
 _HEDGED = re.compile(
     r"(?i)\b(?:can(?:not|'t)|can not|isn't|aren't|wasn't|not|nor|neither|never|undefined|wrong"
-    r"|incorrect|false|impossible|no answer|insufficient|at (?:least|most)|up to|between|either|maybe"
-    r"|perhaps|possibly|(?:could|might|may)(?: also)? be|(?:less|fewer|greater|larger|higher"
+    r"|incorrect|false|impossible|no answer|insufficient|at (?:least|most)|up to|between|either"
+    r"|maybe|perhaps|possibly|(?:could|might|may)(?: also)? be|(?:less|fewer|greater|larger|higher"
     r"|smaller|lower|more) than|(?:or|and) (?:more|less|fewer|greater|higher|lower|above"
     r"|below|up|over|under|larger|smaller|older|younger|later|beyond)|exceeds?|minimum|maximum"
     r"|multiples? of|divisible by|divides|otherwise|squared|cubed|factorial|twice|half of|double"
-    r"|(?:root|square|cube|power|multiple) of|to the power|log|(?:and|or) an? (?:half|third|quarter)"
-    r"|remainder|\d[\d.,]* (?:if|when))\b|\\(?:pm|leq?|geq?|neq?|lt|gt|n?mid|not)(?![a-z])"
-    r"|(?<![-=])[<>]|!=|\d\s?\+(?!\s*\d)|\d!|√")
+    r"|(?:root|square|cube|power|multiple) of|to the power|log|(?:and|or) an? (?:half|third"
+    r"|quarter)|\d remainder|\d[\d.,]* (?:if|when))\b"
+    r"|\\(?:pm|leq?|geq?|neq?|lt|gt|n?mid|not)(?![a-z])|(?<![-=])[<>]|!=|\d\s?\+(?!\s*[$\d(])|\d!|√")
 _FILLER = re.compile(
     r"(?:(?:is|are|was|be|exactly|approximately|about|around|roughly|only|just|nearly|almost"
     r"|therefore|thus|hence|so|now|then|equal to|equals|a total of|the number|the value|it is|it's"
     r"|that is|there are|we get|we have|[a-zA-Z]\s{0,3}=(?!.*=)|[=:~,#]|\\approx)[\s,:]{0,4})*",
     re.IGNORECASE)
-_REASON = re.compile(r"[\s,;]+(?:because|since|as(?=\s+(?:\d|there|it|we|he|she|the|they))|where"
-                     r"|when(?! [a-z] =)|rather than|instead of|although|even though|if(?! [a-z] =)"
+_REASON = re.compile(r"(?<!\bso)[\s,;]+(?:because|since|as(?=\s+(?:\d|there|it|we|he|she|the))"
+                     r"|where|when(?! [a-z] =)|rather than|instead of|although|even though|if(?! [a-z] =)"
                      r"|assuming|given that|i\.e\.?|not (?=\d)|which (?:is|are|means) (?:more|less"
                      r"|\$?[\d.,/]+\s?(?:%|percent|more|less|fewer|times|of\b))[^,]*)(?:\b|\s)")
 _CONCLUSION = re.compile(
     r"(?<!after )(?<!before )(?<!by )\b(?:so(?! that\b(?!'))(?! (?:far|on)\b)|thus|therefore|hence"
-    r"|altogether|which (?:is|are|makes|gives|means|leaves|equals)|that (?:makes|gives|leaves)"
-    r"|giving|making|leaving|totall?ing|(?:for|in) a (?:grand )?total of|to (?:get(?! to\b)|give)"
+    r"|altogether|which (?:is|are|makes|gives|means|leaves|equals)(?= (?:\w+ )?[$€£]?-?\d)"
+    r"|that (?:makes|gives|leaves)|giving|making|leaving|totall?ing"
+    r"|(?:for|in) a (?:grand )?total of|to (?:get(?! to\b)|give)"
     r"|(?<!to )(?P<verb>is|are|was|were|equals|costs?)(?= (?:\w+ )?[$€£]?-?\d))\b"
     r"(?!\s+\$?[\d.,/]+\s?(?:%|percent|more|less|fewer|times|of\b))"
     r"|\\(?:to|implies|Rightarrow|therefore)(?![a-zA-Z])|[-=]>", re.IGNORECASE)
@@ -169,14 +172,14 @@ _ASSIGNED = re.compile(r"(?:^|[\s,;$(])[a-zA-Z](?:_\{?\w\}?)?\s*=\s*([^=,;]+?)(?
 _UNSOLVED = re.compile(r"(?:^|[,;:=\s])\$?(?:\d+\s?[a-z]|[a-z]\s?(?:\^\s?\{?\d\}?|[-+*/]\s?\d+)"
                        r"|\|[a-z]\|)\s*$")
 _FORMULA_BEFORE = re.compile(
-    r"[a-zA-Z_]\(?$|\d\s*%?\s*(?:-|\bto\b|\bthrough\b|\bout of\b|:|/)\s*\$?$|[\w)}]\s*[-+*/^]{1,2}\s*$"
-    r"|[\w)}]\s(?:x|times)\s$|[\^_({]\s*\{?\s*$|\\[a-zA-Z]+\s*[\[{(]?\s*$"
+    r"[a-zA-Z_]\(?$|\d\s*%?\s*(?:-|\bto\b|\bthrough\b|\bout of\b|:|/)\s*\$?$"
+    r"|[\w)}]\s*[-+*/^]{1,2}\s*$|[\w)}]\s(?:x|times)\s$|[\^_({]\s*\{?\s*$|\\[a-zA-Z]+\s*[\[{(]?\s*$"
     r"|\b(?:minus|negative|plus|step|question|part|case|problem|equation|third of|quarter of)\s$",
     re.IGNORECASE)
 _FORMULA_AFTER = re.compile(
     r"\s*(?:[\^!_*+]|\\(?!\)|\]|%|\$|,|;| |approx|Rightarrow|to|circ)|[<>]|->|=>|!="
-    r"|(?:to|through|until|out of|minus|plus|times)\b\s*\$?\d|[-:/]\s*\$?\d|/\s*[a-zA-Z\\(]|x\s*\d|-\s*\()"
-    r"|[a-zA-Z](?![a-zA-Z])|\s[a-z](?=\s*(?:[=+*^.]|$))|_|(?:st|nd|rd|th)\b")
+    r"|(?:to|through|until|out of|minus|plus|times)\b\s*\$?\d|[-:/]\s*\$?\d|/\s*[a-zA-Z\\(]"
+    r"|x\s*\d|-\s*\()|[a-zA-Z](?![a-zA-Z])|\s[a-z](?=\s*(?:[=+*^.]|$))|_|(?:st|nd|rd|th)\b")
 _CIRCUMSTANCE = re.compile(
     r"(?:\b(?:for|at|of) (?:the|his|her|their|its|all|each|every|these|those|both) (?:\w+ )?"
     r"|\b(?:for|at)\s(?![$€£])|\b(?:from|with|after|before|in|per|every|each|within|during|among"
@@ -185,5 +188,5 @@ _CIRCUMSTANCE = re.compile(
     r"|(?<!needs )(?<!need )(?<!has )(?<!have )(?<!had )(?<!able )"
     r"\bto (?!be\b|get\b|give\b|obtain\b|about\b)[a-z]{2,12}\s"
     r"|\b(?:sum|product|difference|average|ratio|percent|[%])\sof\s(?:the )?)"
-    r"(?:(?:a|an|the|his|her|their|all|each|these|first|last|next|other|only|original)\s){0,3}[$€£]?$",
-    re.IGNORECASE)
+    r"(?:(?:a|an|the|his|her|their|all|each|these|first|last|next|other|only|original)\s){0,3}"
+    r"[$€£]?$", re.IGNORECASE)

@@ -4,6 +4,7 @@ Every pattern takes linear time even on a hostile text: repeats are bounded, or 
 cannot match inside of them. Rules here and in the files beside are an own derivation.
 """
 
+import bisect
 import functools
 import re
 from collections import deque
@@ -60,7 +61,8 @@ def box_spans(text: str) -> list[Span]:
   r"""Returns the boxes, \boxed{...} and \fbox{...}, in order.
 
   If boxes are nested, the outer one counts, and the inner ones are unwrapped. A box that never
-  closes is the last one, since its content is unknown.
+  closes is the last one, since its content is unknown. `\boxed 5`, as MATH has it, ends at the next
+  dollar sign, or without one at the next space; in prose, "in \boxed, as you asked", it is none.
   """
   outermost: list[tuple[int, int, int]] = []
   for start, inside, end in groups(text, _BOX):  # an outer group closes after its inner groups
@@ -69,6 +71,12 @@ def box_spans(text: str) -> list[Span]:
     outermost.append((start, inside, end))
   spans = [Span(start, end + 1, unwrap(text[inside:end], _BOX).strip())
            for start, inside, end in outermost]
+  starts = [start for start, _, _ in outermost]
+  for match in _BARE_BOX.finditer(text):
+    around = bisect.bisect(starts, match.start()) - 1
+    if around < 0 or outermost[around][2] < match.start():
+      content = match[1] if match[1] is not None else match[2]
+      spans.append(Span(match.start(), match.end(), content.rstrip(".,;").strip()))
   spans.sort(key=lambda span: span.start)
   last = next(iter(deque(_OPENED.finditer(text), maxlen=1)), None)
   if last and all(span.start < last.start() and span.end <= last.start() for span in spans[-1:]):
@@ -137,6 +145,11 @@ def unwrap(text: str, opener: re.Pattern) -> str:
 _BOX = re.compile(r"\\(?:f?boxed|fbox)\s{0,3}\{")
 # A box that is opened, or the incomplete command at the end of a text that was cut off.
 _OPENED = re.compile(r"\\(?:f?boxed|fbox)\s{0,3}\{|\\f?bo(?:x(?:e(?:d)?)?)?\s{0,3}\Z")
+# TeX would box one token; authors mean all that follows. Words are no content.
+_BARE_BOX = re.compile(
+    r"\\boxed(?:\s(?!\s{0,3}[,.;:!?)])"
+    r"((?:(?!\\boxed)\\[a-zA-Z]+(?![a-zA-Z])|(?![a-zA-Z]{2})[^{}$\n\\]|\\.){1,200})(?=\$)"
+    r"|\s{0,3}(?!\\[)\]])((?:[-+.]?\d|\\[a-zA-Z]|\([^\s()]+\))[^\s{}$]{0,100}))")
 _PLACEHOLDER = re.compile(r"\s*|\.{3}|…|\\[lcd]?dots")
 _BETWEEN = re.compile(
     r"(?:[\s$,;/&|*]|\\[()\[\]]|\\(?:quad|text)|[{}]|\n[-*•]|\n\d\.|\b(?:and|et|und|y|or|oder|ou)\b"

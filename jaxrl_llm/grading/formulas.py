@@ -167,6 +167,6 @@ _READ = frozenset((
     "alpha beta gamma delta epsilon varepsilon theta lambda mu pi rho sigma tau phi varphi omega"
     " Gamma Delta Theta Lambda Sigma Phi Omega frac sqrt cdot times div infty cup cap setminus"
     " binom sum prod int lim sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp"
-    " max min gcd lfloor rfloor lceil rceil lvert rvert left right begin end mathbb mathbf mathrm"
-    " text textbf mbox operatorname circ degree angle triangle overline emptyset varnothing pm mp mod"
-    " bmod pmod prime approx le ge ne").split())
+    " max min gcd lfloor rfloor lceil rceil lvert rvert left right begin end mathbb mathbf"
+    " mathrm text textbf mbox operatorname circ degree angle triangle overline emptyset varnothing"
+    " pm mp mod bmod pmod prime approx le ge ne").split())

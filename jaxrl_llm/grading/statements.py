@@ -152,10 +152,11 @@ _FILLER = re.compile(
     r"|therefore|thus|hence|so|now|then|equal to|equals|a total of|the number|the value|it is|it's"
     r"|that is|there are|we get|we have|[a-zA-Z]\s{0,3}=(?!.*=)|[=:~,#]|\\approx)[\s,:]{0,4})*",
     re.IGNORECASE)
-_REASON = re.compile(r"(?<!\bso)[\s,;]+(?:because|since|as(?=\s+(?:\d|there|it|we|he|she|the))"
-                     r"|where|when(?! [a-z] =)|rather than|instead of|although|even though|if(?! [a-z] =)"
-                     r"|assuming|given that|i\.e\.?|not (?=\d)|which (?:is|are|means) (?:more|less"
-                     r"|\$?[\d.,/]+\s?(?:%|percent|more|less|fewer|times|of\b))[^,]*)(?:\b|\s)")
+_REASON = re.compile(r"(?<!\bso)[\s,;]+(?:because|since|as(?=\s+(?:\d|there|it|we|he|she))"
+                     r"|where|when(?! [a-z] =)|rather than|instead of|although|even though"
+                     r"|if(?! [a-z] =)|assuming|given that|i\.e\.?|not (?=\d)"
+                     r"|which (?:is|are|means) (?:more|less|\$?[\d.,/]+\s?(?:%|percent|more|less"
+                     r"|fewer|times|of\b))[^,]*)(?:\b|\s)")
 _CONCLUSION = re.compile(
     r"(?<!after )(?<!before )(?<!by )\b(?:so(?! that\b(?!'))(?! (?:far|on)\b)|thus|therefore|hence"
     r"|altogether|which (?:is|are|makes|gives|means|leaves|equals)(?= (?:\w+ )?[$€£]?-?\d)"

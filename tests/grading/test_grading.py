@@ -24,6 +24,10 @@ BOXES = [
     (r"\boxed {8}", "8"),
     (r"\fbox{9}", "9"),
     (r"\boxed{}", ""),
+    (r"\boxed 5", "5"),
+    (r"so $x = \boxed 12.$", "12"),
+    (r"$\boxed \frac12$ is it", r"\frac12"),
+    (r"\boxed{3} or \boxed 4 then", "4"),
     (r"\boxed word", None),
     ("5", None),
     ("", None),
@@ -107,7 +111,7 @@ def test_readable(text, read):
 def test_every_kind_reads_the_normalised_text():
   for kind, gold, text in (("exact", "caf\u00e9", "cafe\u0301<|endoftext|>"),
                            ("numeric", "42", "\uff14\uff12<|endoftext|>43"),
-                           ("math", r"\text{caf\u00e9}", r"\boxed{\text{cafe\u0301}}<|im_end|>"),
+                           ("math", "\\text{caf\u00e9}", "\\boxed{\\text{cafe\u0301}}<|im_end|>"),
                            ("strict", "42", "#### 42<|im_end|>"),
                            ("choice", "B", "\uff08B\uff09<|endoftext|>(C)")):
     assert judge(kind, text, gold).correct, kind

@@ -440,7 +440,7 @@ class Reward:
       and dropped from the update.
     components: (name, value) pairs that `value` was added up from, before their weights; empty
       where the reward is one number.
-    rung: the comparison that decided (`tasks/comparisons.Verdict`); None where the task names none.
+    rung: comparison that decided (`grading/comparisons.Verdict`); None where the task names none.
   """
 
   value: float

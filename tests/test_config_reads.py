@@ -24,6 +24,7 @@ from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective import advantages, aggregation, correction, estimators, terms
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.reporting import metric_writers
+from jaxrl_llm.rollouts.server import ServerSampler, weights
 from jaxrl_llm.rollouts.tools import PythonSandbox, make_tool
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks import make_task
@@ -234,6 +235,9 @@ def build():
               tiny(task={"name": "tool_arithmetic", "num_terms": None},
                    model={"vocab_size": 21}, rollout=engine)):
     built = setup.build(setup.resolve(cfg), jax.devices()[:1])
+    if cfg.server.url:
+      with mock.patch.object(weights, "publish"), mock.patch.object(ServerSampler, "_load"):
+        built.sampler.prepare(None)
     built.sampler.close()
     jax.eval_shape(functools.partial(merged, built.learner.model, built.cfg.parameters),
                    jax.random.key(0))

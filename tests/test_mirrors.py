@@ -1,4 +1,6 @@
-"""Each module has a test: the mirrored file, one that imports it, or the one that is listed here."""
+"""Each module has a test: the mirrored file, one that imports it, or the one that is listed
+here.
+"""
 
 import ast
 from pathlib import Path
@@ -23,7 +25,7 @@ COVERED = {
     "objective/advantages": "objective/test_advantages.py",
     "objective/estimators": "objective/test_estimators.py",
     "objective/plugin_checks.py": "test_broken_plugins.py",
-    "objective/step_size.py": "experiments/tables_lib/arena/test_arena_sweeps.py",
+    "objective/step_size.py": "training/test_transform_methods.py",
     "ops/prefix_tree.py": "objective/test_tempo.py",
     "parallel/crossings.py": "training/test_devices.py",
     "parallel/layouts.py": "training/test_devices.py",

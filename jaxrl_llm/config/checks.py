@@ -59,15 +59,15 @@ def without_unread(cfg) -> Any:
 def _restored(section, root, prefix: str):
   """Returns `without_unread` of a section whose keys begin with `prefix`."""
   names = {name for name, _ in unread(section, prefix, root)}
-  changed = {f.name: f.default for f in dataclasses.fields(section) if f.name in names}
+  changes = {f.name: f.default for f in dataclasses.fields(section) if f.name in names}
   for name, field in options(type(section)).items():
     inner = getattr(section, name)
     if "sections" in field.metadata:
-      changed[name] = tuple((key, _restored(subsection, root, f"{prefix}{name}.{key}."))
+      changes[name] = tuple((key, _restored(subsection, root, f"{prefix}{name}.{key}."))
                             for key, subsection in inner)
     elif dataclasses.is_dataclass(inner):
-      changed[name] = _restored(inner, root, f"{prefix}{name}.")
+      changes[name] = _restored(inner, root, f"{prefix}{name}.")
   if isinstance(section, Choice):
     numbers = _restored(section.table.numbers(section), root, prefix)
-    changed |= {key: getattr(numbers, key) for key, _ in section.given}
-  return dataclasses.replace(section, **changed)
+    changes |= {key: getattr(numbers, key) for key, _ in section.given}
+  return dataclasses.replace(section, **changes)

@@ -113,9 +113,9 @@ def without_foreign(values, overrides, section: str) -> list[str]:
   table = typing.get_type_hints(Config)[section].table
   if f"{section}.name" not in overrides or values[section].get("name") not in table:
     return []
-  accepted = table[values[section]["name"]].defaults
+  numbers = table[values[section]["name"]].defaults
   foreign = [key for key, value in values[section].items()
-             if key not in accepted and table.readers(key) and f"{section}.{key}" not in overrides
+             if key not in numbers and table.readers(key) and f"{section}.{key}" not in overrides
              and not any(name.startswith(f"{section}.{key}.") for name in overrides)
              and (_without_unset(value) not in (None, {}))]
   for key in foreign:
@@ -142,18 +142,19 @@ def _section(values, cls, prefix: str, problems: Problems):
     return cls()
   fields = options(cls)
   hints = typing.get_type_hints(cls)
-  built = {}
+  values_of = {}
   for key in (key for key in values if key in fields):
     with problems:
-      built[key] = _value(values[key], hints[key], fields[key], prefix + key, problems)
+      values_of[key] = _value(values[key], hints[key], fields[key], prefix + key, problems)
   hyperparameters = {key: value for key, value in values.items() if key not in fields}
   if issubclass(cls, Choice):
     with problems:
-      built |= _numbers(hyperparameters, cls, built.get("name", fields["name"].default), prefix)
+      method = values_of.get("name", fields["name"].default)
+      values_of |= _numbers(hyperparameters, cls, method, prefix)
   else:
     for key in hyperparameters:
       problems.add(ConfigError(_unknown_key(prefix + key)))
-  return cls(**built)
+  return cls(**values_of)
 
 
 def _odd_name(values):
@@ -200,12 +201,12 @@ def _numbers(values, cls, name: str, prefix: str) -> dict[str, Any]:
       if key not in fields and not cls.table.readers(key):
         raise ConfigError(_unknown_key(prefix + key))
       cls.table.refuse_foreign(name, {key: value})
-  hints, built = typing.get_type_hints(cls.table[name].numbers), {}
+  hints, values_of = typing.get_type_hints(cls.table[name].numbers), {}
   for key in (key for key in set_values if key in fields):
     with problems:
-      built[key] = _value(set_values[key], hints[key], fields[key], prefix + key, problems)
+      values_of[key] = _value(set_values[key], hints[key], fields[key], prefix + key, problems)
   problems.refuse()
-  return built
+  return values_of
 
 
 def _without_unset(setting):
@@ -244,8 +245,8 @@ def section_hint(name: str, full: str) -> str:
     return f"; nearest known key: {other}. Fix: --config.{other}=..."
   near = [key for key in all_keys if name in key.rsplit(".", 1)[-1].split("_")]
   near += [key for key in all_keys if f".{name}." in f".{key}." and key not in near]
-  before = full.partition(f"{name}.")[0]
-  first = [key for key in near if before and key.startswith(before)] or near
+  prefix = full.partition(f"{name}.")[0]
+  first = [key for key in near if prefix and key.startswith(prefix)] or near
   leaf = full.rsplit(".", 1)[-1]
   best = [key for key in first if key.endswith(f"_{leaf}")]
   if not first:
@@ -271,7 +272,7 @@ def _unknown_key(full: str) -> str:
 
 def _with_name(key: str, full: str) -> str:
   """Returns `key` with the name that `full` has in place of NAME, if it has one."""
-  before, separator, after = key.partition(f".{NAME}.")
-  if not separator or not full.startswith(before + "."):
+  prefix, separator, suffix = key.partition(f".{NAME}.")
+  if not separator or not full.startswith(prefix + "."):
     return key
-  return f"{before}.{full[len(before) + 1:].split('.')[0]}.{after}"
+  return f"{prefix}.{full[len(prefix) + 1:].split('.')[0]}.{suffix}"

@@ -52,9 +52,9 @@ class EvaluationConfig:
       n = self.samples if samples is None else samples
       greedy = ["eval/accuracy", "eval/accuracy_scored", "eval/length", "eval/truncated",
                 "eval/unscored"]
-      sampled = [f"eval/{kind}@{n}{scored}" for kind in ("avg", "pass")
-                 for scored in ("", "_scored") if n]
-      metrics += [set_metric(name, metric) for metric in greedy + sampled]
+      sample_metrics = [f"eval/{kind}@{n}{suffix}" for kind in ("avg", "pass")
+                 for suffix in ("", "_scored") if n]
+      metrics += [set_metric(name, metric) for metric in greedy + sample_metrics]
     return metrics
 
 
@@ -89,8 +89,8 @@ class CheckpointConfig:
     if self.best_metric is None:
       return
     patience = cfg.evaluation.patience
-    logged = cfg.evaluation.metric_names(cfg.task.heldout_problems)
-    if not logged:
+    metrics = cfg.evaluation.metric_names(cfg.task.heldout_problems)
+    if not metrics:
       waiting, off = [f"checkpoint.best = {self.best!r}"], ["checkpoint.best=none"]
       if patience:
         waiting.append(f"evaluation.patience = {patience}")
@@ -99,8 +99,8 @@ class CheckpointConfig:
           f"{' and '.join(waiting)} with task.heldout_problems = 0 and no evaluation.sets: nothing "
           f"is evaluated. Fix: {' and '.join(off)}, or problems to evaluate.")
     component = cfg.reward.name != "task" and self.best_metric.startswith(COMPONENT)
-    if not component and self.best_metric not in logged:
-      raise unlogged(self.best, patience, logged)
+    if not component and self.best_metric not in metrics:
+      raise unlogged(self.best, patience, metrics)
 
 
 def unlogged(best: str, patience: int, names: list[str]) -> ConfigError:

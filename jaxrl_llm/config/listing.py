@@ -20,9 +20,9 @@ def describe(cfg: Config | None = None) -> str:
   """
   lines = [*_section_lines(Config() if cfg is None else cfg, "", cfg)]
   if cfg is not None:
-    listed = {line.split(" = ")[0] for line in lines if not line.startswith("#")}
-    lines += ["", f"# {len(set(keys()) - listed)} further keys are read with other choices, such "
-              "as another estimator.name or a server.url.",
+    printed_keys = {line.split(" = ")[0] for line in lines if not line.startswith("#")}
+    lines += ["", f"# {len(set(keys()) - printed_keys)} further keys are read with other choices, "
+              "such as another estimator.name or a server.url.",
               "# `python -m jaxrl_llm.config --config=<file> --config.estimator.name=ctpo` lists "
               "those of a run, `--all` lists all."]
   return "\n".join(lines)

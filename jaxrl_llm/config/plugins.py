@@ -68,14 +68,14 @@ def _load_file(plugin: str) -> None:
     raise ConfigError(f"plugins = {plugin!r}: no such file. Fix: a path from the current folder.")
   spec = importlib.util.spec_from_file_location(name, path)
   module = importlib.util.module_from_spec(spec)
-  before = _registered()
+  entries = _registered()
   sys.modules[name] = module
   try:
     _run(plugin, spec.loader.exec_module, module)
   except BaseException:
     del sys.modules[name]  # a corrected file can be loaded again
     raise
-  if _registered() == before:
+  if _registered() == entries:
     registry.EMPTY_PLUGINS.append(plugin)
     logger.warning("plugins = %r registers nothing: is a decorator missing?", plugin)
 

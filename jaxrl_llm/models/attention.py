@@ -79,7 +79,7 @@ def with_prefix(part, queries, prefix: kv_cache.Prefix):
   row_max, row_sum, row_out = part
   length = queries.shape[1]
   prompts, group = prefix.rows.shape
-  grouped = queries[prefix.rows].reshape(prompts, group * length, *queries.shape[2:])
+  group_queries = queries[prefix.rows].reshape(prompts, group * length, *queries.shape[2:])
   group_visible = jnp.broadcast_to(prefix.visible[:, None],
                                    (prompts, group * length, prefix.visible.shape[1]))
 
@@ -87,7 +87,7 @@ def with_prefix(part, queries, prefix: kv_cache.Prefix):
     """Converts [M, .., G S, ..] to [R, .., S, ..]."""
     return x.reshape(*x.shape[:3], group, length, -1)[prefix.prompt, :, :, prefix.lane]
 
-  shared = _partial(grouped, prefix.keys, prefix.values, group_visible)
+  shared = _partial(group_queries, prefix.keys, prefix.values, group_visible)
   prefix_max, prefix_sum, prefix_out = map(by_row, shared)
   max_score = jnp.maximum(row_max, prefix_max)
   row_scale, prefix_scale = jnp.exp(row_max - max_score), jnp.exp(prefix_max - max_score)
@@ -119,9 +119,9 @@ def _scores(queries, keys, visible):
   rows, length, _, size = queries.shape
   kv_heads, slots = keys.shape[1], keys.shape[3]
   # The query heads of a kv-head are stacked along the length: a plain batched product is faster.
-  grouped = (queries * size**-0.5).reshape(rows, length, kv_heads, -1, size)
-  stacked = grouped.transpose(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, size)
-  scores = jnp.einsum("rknd,rkdt->rknt", stacked, keys, preferred_element_type=jnp.float32)
+  heads_apart = (queries * size**-0.5).reshape(rows, length, kv_heads, -1, size)
+  by_kv_head = heads_apart.transpose(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, size)
+  scores = jnp.einsum("rknd,rkdt->rknt", by_kv_head, keys, preferred_element_type=jnp.float32)
   scores = scores.reshape(rows, kv_heads, -1, length, slots)
   return jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
 

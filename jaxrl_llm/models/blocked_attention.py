@@ -85,8 +85,8 @@ def _forward(block, queries, keys, values, segments):
   return outputs, (queries, keys, values, segments, outputs, log_totals)
 
 
-def _backward(block, saved, gradient):
-  queries, keys, values, segments, outputs, log_totals = saved
+def _backward(block, residuals, gradient):
+  queries, keys, values, segments, outputs, log_totals = residuals
   # d softmax: weights (d weights - sum of weights d weights), whose sum is output . d output
   delta = jnp.sum(gradient.astype(jnp.float32) * outputs.astype(jnp.float32), -1)
   blocks = queries.shape[3] // block

@@ -74,8 +74,8 @@ def _product_forward(x, matrix):
   return x @ matrix, (x, matrix)
 
 
-def _product_backward(saved, g):
-  x, matrix = saved
+def _product_backward(residuals, g):
+  x, matrix = residuals
   flat_x, flat_g = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
   narrower = matrix.shape[0] <= matrix.shape[1]
   d_matrix = flat_x.T @ flat_g if narrower else (flat_g.T @ flat_x).T
@@ -167,17 +167,17 @@ class Attention(nnx.Module):
                              for x in (queries, keys, values))
     queries = constrain(queries, ("rows", None, "attending_heads", "head_dim"))
     if isinstance(visible, live_attention.LiveRows):
-      out, cached = live_attention.attend(queries, keys, values, layer_cache, visible, constrain)
+      out, new_cache = live_attention.attend(queries, keys, values, layer_cache, visible, constrain)
     else:
-      out, cached = self._attend((queries, keys, values), visible, layer_cache, index, constrain)
+      out, new_cache = self._attend((queries, keys, values), visible, layer_cache, index, constrain)
     change = multiply(out.reshape(*x.shape[:-1], -1), self.out, constrain)
     if self.cfg.out_bias:
       change = change + self.out_bias[...].astype(x.dtype)
-    return change, cached
+    return change, new_cache
 
-  def _attend(self, projected, visible, layer_cache, index, constrain):
+  def _attend(self, projections, visible, layer_cache, index, constrain):
     """Returns (outputs [R, S, H, d], keys and values), of full rows or with a KVCache."""
-    queries, keys, values = projected
+    queries, keys, values = projections
     keys, values = keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
     if layer_cache is not None:
       keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)

@@ -67,8 +67,8 @@ def join(x: Float[Array, "B K T d"], side: int) -> Float[Array, "B k T D"]:
   if side == 1:
     return x
   rows, heads, columns, size = x.shape
-  apart = x.reshape(rows, heads // side, side, columns, size)
-  return apart.swapaxes(2, 3).reshape(rows, heads // side, columns, side * size)
+  split_heads = x.reshape(rows, heads // side, side, columns, size)
+  return split_heads.swapaxes(2, 3).reshape(rows, heads // side, columns, side * size)
 
 
 def live_rows(length: Int[Array, " B"], columns: int, constrain) -> LiveRows:
@@ -101,14 +101,15 @@ def attend(queries, new_keys, new_values, layer_cache: tuple, rows: LiveRows, co
   """
   keys, values, *prefix = layer_cache
   size, kv_heads = queries.shape[-1], new_keys.shape[2]
-  grouped = (queries * size**-0.5).reshape(len(queries), kv_heads, -1, size)
+  by_kv_head = (queries * size**-0.5).reshape(len(queries), kv_heads, -1, size)
   side = keys.shape[-1] // size
   new = [x.reshape(len(x), -1, 1, side * size) for x in (new_keys, new_values)]
   run = functools.partial(_run, block_of(keys.shape[2]), _chip(constrain, keys.shape[1]))
   heads, flat = ("rows", "kv_heads", None, None), ("rows",)
   out, log_sum, keys, values = _by_shard(
-      constrain, run, (wide(grouped, side), *new, keys, values, *rows), (heads,) * 5 + (flat,) * 4)
-  out, log_sum = narrow(out, side), log_sum.reshape(*grouped.shape[:3], 1)
+      constrain, run, (wide(by_kv_head, side), *new, keys, values, *rows),
+      (heads,) * 5 + (flat,) * 4)
+  out, log_sum = narrow(out, side), log_sum.reshape(*by_kv_head.shape[:3], 1)
   if prefix:
     part = log_sum[..., None, :], jnp.ones_like(log_sum)[..., None, :], out[..., None, :]
     return with_prefix(part, queries, prefix[0]), (keys, values)
@@ -120,9 +121,9 @@ def wide(queries: Float[Array, "B K G d"], side: int) -> Float[Array, "B k g D"]
   if side == 1:
     return queries
   rows, heads, group, size = queries.shape
-  apart = queries.reshape(rows, heads // side, side, group, 1, size)
+  split_heads = queries.reshape(rows, heads // side, side, group, 1, size)
   mine = jnp.eye(side, dtype=queries.dtype)[:, None, :, None]
-  return (apart * mine).reshape(rows, heads // side, side * group, side * size)
+  return (split_heads * mine).reshape(rows, heads // side, side * group, side * size)
 
 
 def narrow(outputs: Float[Array, "B k g D"], side: int) -> Float[Array, "B K G d"]:
@@ -130,9 +131,9 @@ def narrow(outputs: Float[Array, "B k g D"], side: int) -> Float[Array, "B K G d
   if side == 1:
     return outputs
   rows, heads, group, size = outputs.shape
-  apart = outputs.reshape(rows, heads, side, group // side, side, size // side)
-  apart = jnp.stack([apart[:, :, i, :, i] for i in range(side)], 2)
-  return apart.reshape(rows, heads * side, group // side, size // side)
+  split_heads = outputs.reshape(rows, heads, side, group // side, side, size // side)
+  split_heads = jnp.stack([split_heads[:, :, i, :, i] for i in range(side)], 2)
+  return split_heads.reshape(rows, heads * side, group // side, size // side)
 
 
 def _run(block: int, chip: Chip, queries, *arrays):

@@ -1,9 +1,9 @@
 """The kernel of live_attention.py (Pallas, TPU).
 
 Its grid is the list of blocks of columns in which rows have tokens, row by row, and has a dynamic
-size: slots without a row and columns without a token cost no step. On chips with two cores, each has
-half of the kv-heads. The new token enters the sum from registers, and the kernel writes the tile of
-columns in which it lies into the cache's own buffer.
+size: slots without a row and columns without a token cost no step. On chips with two cores, each
+has half of the kv-heads. The new token enters the sum from registers, and the kernel writes the
+tile of columns in which it lies into the cache's own buffer.
 
 Shapes: B rows, K kv-heads, G query heads of each, d head width, T columns.
 """
@@ -154,8 +154,8 @@ def _add(x: _Refs, sums, first, cached):
   scores = lax.dot_general(x.queries[0], keys, (((2,), (2,)), ((0,), (0,))),
                            preferred_element_type=jnp.float32)
   column = first + lax.broadcasted_iota(jnp.int32, scores.shape, 2)
-  seen = first + lax.broadcasted_iota(jnp.int32, values.shape, 1) < cached
-  values = jnp.where(seen, values, jnp.zeros((), values.dtype))  # 0 x NaN is NaN
+  is_live = first + lax.broadcasted_iota(jnp.int32, values.shape, 1) < cached
+  values = jnp.where(is_live, values, jnp.zeros((), values.dtype))  # 0 x NaN is NaN
 
   def mix(p):
     return lax.dot_general(p.astype(values.dtype), values, (((2,), (1,)), ((0,), (0,))),

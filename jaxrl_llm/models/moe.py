@@ -97,12 +97,12 @@ def serve(x: Float[Array, "R S D"], routing: Int[Array, "R S k"], shares: Float[
   expert_ids = jnp.where((expert_ids >= 0) & (expert_ids < count), expert_ids, count)
   order = jnp.argsort(expert_ids, stable=True)
   sizes = jnp.bincount(expert_ids, length=count + 1)[:count].astype(jnp.int32)
-  served = (expert_ids[order] < count)[:, None]
+  is_served = (expert_ids[order] < count)[:, None]
 
   def product(x, matrices):
-    return jnp.where(served, lax.ragged_dot(x, matrices, sizes), 0)
+    return jnp.where(is_served, lax.ragged_dot(x, matrices, sizes), 0)
 
-  entered = x.reshape(-1, x.shape[-1])[order // routing.shape[-1]]
-  inner = jax.nn.silu(product(entered, gate)) * product(entered, up)
+  inputs = x.reshape(-1, x.shape[-1])[order // routing.shape[-1]]
+  inner = jax.nn.silu(product(inputs, gate)) * product(inputs, up)
   outputs = product(inner, down).astype(jnp.float32)[jnp.argsort(order)]
   return jnp.sum(outputs.reshape(*routing.shape, -1) * shares[..., None], -2)

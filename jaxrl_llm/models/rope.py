@@ -41,12 +41,12 @@ def frequencies(size: int, base: float, scaling: RopeScalingConfig) -> Float[Arr
           f"model.rope_scaling.high_frequency_factor = {high} is not above "
           f"low_frequency_factor = {low}. Fix: raise it; published Llama 3 models have 4 and 1.")
     turns = scaling.original_length * frequency / (2 * math.pi)
-    unscaled = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
-    return frequency * (unscaled + (1 - unscaled) / scaling.factor)
+    kept_share = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
+    return frequency * (kept_share + (1 - kept_share) / scaling.factor)
   if scaling.name == "yarn":
     low, high = _yarn_range(size, base, scaling)
-    unscaled = 1 - jnp.clip((jnp.arange(half, dtype=jnp.float32) - low) / (high - low), 0.0, 1.0)
-    return frequency * (unscaled + (1 - unscaled) / scaling.factor)
+    kept_share = 1 - jnp.clip((jnp.arange(half, dtype=jnp.float32) - low) / (high - low), 0.0, 1.0)
+    return frequency * (kept_share + (1 - kept_share) / scaling.factor)
   return frequency
 
 
@@ -84,5 +84,5 @@ def rotate(x: Float[Array, "R S H d"], positions: Int[Array, "R S"],
   if factor != 1.0:
     cos, sin = cos * factor, sin * factor
   first, second = jnp.split(x.astype(jnp.float32), 2, -1)
-  rotated = [first * cos - second * sin, second * cos + first * sin]
-  return jnp.concatenate(rotated, -1).astype(x.dtype)
+  halves = [first * cos - second * sin, second * cos + first * sin]
+  return jnp.concatenate(halves, -1).astype(x.dtype)

@@ -114,8 +114,8 @@ def check(cfg: ModelConfig, platform: str) -> None:
 
 def _automatic(dtype: str, length: int, platform: str, form: str) -> str:
   for kind, kernel in KERNELS.items():
-    served = kernel.platform == platform and dtype in kernel.dtypes and form in kernel.forms
-    if served and length >= KERNELS_FROM:
+    is_served = kernel.platform == platform and dtype in kernel.dtypes and form in kernel.forms
+    if is_served and length >= KERNELS_FROM:
       return kind
   return "plain" if length < LONG else "blocked"
 
@@ -152,10 +152,10 @@ def attend_rows(queries, keys, values, visible: Rows, constrain):
   if visible.kind != "blocked":
     run = getattr(attention_kernels, visible.kind)
   shape, kv_heads = queries.shape, keys.shape[1]
-  grouped = queries.reshape(*shape[:2], kv_heads, -1, shape[3]).transpose(0, 2, 3, 1, 4)
+  by_kv_head = queries.reshape(*shape[:2], kv_heads, -1, shape[3]).transpose(0, 2, 3, 1, 4)
   heads = ("rows", "attending_heads", None, None)
   per_token = (visible.segments,) if visible.shared is None else (visible.segments, visible.shared)
-  arrays = (grouped, keys.swapaxes(2, 3), values, *per_token)
+  arrays = (by_kv_head, keys.swapaxes(2, 3), values, *per_token)
   axes = ((*heads, None), heads, heads, *[("rows", None)] * len(per_token))
   out = _by_shard(constrain)(run, arrays, axes)
   return out.transpose(0, 3, 1, 2, 4).reshape(shape)

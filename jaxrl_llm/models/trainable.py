@@ -61,34 +61,35 @@ def roles(params, cfg: ParametersConfig) -> Roles:
       would never be.
   """
   flat = flatten_dict(params)
-  selected = _matches("patterns", cfg.patterns, flat)
+  chosen_leaves = _matches("patterns", cfg.patterns, flat)
   # The module that predicts two tokens ahead is initialized at random, so all of it is trained.
   trunk = {keys: x for keys, x in flat.items() if keys[0] != mtp.NAME}
-  adapted = _matches("lora_targets", cfg.lora_targets, trunk) if cfg.train == "lora" else ()
+  adapter_leaves = _matches("lora_targets", cfg.lora_targets, trunk) if cfg.train == "lora" else ()
   head = _head(flat) if cfg.head_rows else None
-  for keys in adapted:
+  for keys in adapter_leaves:
     if keys[-1] not in ADAPTABLE or keys[0] == "value_head":
       raise ConfigError(
           f"parameters.lora_targets = {cfg.lora_targets}: {path(keys)} has no adapter; the last "
           f"part of a path must be one of {', '.join(ADAPTABLE)}. Fix: a narrower expression.")
-  repeated = (set(selected) & set(adapted)) | ({head} & (set(selected) | set(adapted)))
-  if repeated:
+  chosen, adapters = set(chosen_leaves), set(adapter_leaves)
+  conflicts = (chosen & adapters) | ({head} & (chosen | adapters))
+  if conflicts:
     raise ConfigError(
-        f"parameters: {path(min(repeated, key=path))} is named twice among patterns, lora_targets "
+        f"parameters: {path(min(conflicts, key=path))} is named twice among patterns, lora_targets "
         f"and "
         "head_rows. Fix: name it in one of them.")
   if head is not None:
     _check_rows(cfg.head_rows, flat[head].shape[1 if head == ("head",) else 0])
-  if cfg.train == "selected" and not selected and head is None:
+  if cfg.train == "selected" and not chosen_leaves and head is None:
     raise ConfigError(
         "parameters.train = 'selected' with neither patterns nor head_rows: nothing would be "
         f"trained. Fix: parameters.patterns; the paths are {_first_paths(flat)}.")
-  heads = [keys for keys in flat if keys[0] in HEADS and keys not in selected]
+  heads = [keys for keys in flat if keys[0] in HEADS and keys not in chosen_leaves]
   if heads:
     raise ConfigError(
         f"parameters.patterns = {cfg.patterns}: {path(heads[0])} would never be trained, and "
         f"would stay at its initial value. Fix: add {heads[0][0]!r} to parameters.patterns.")
-  return Roles(selected, adapted, head)
+  return Roles(chosen_leaves, adapter_leaves, head)
 
 
 def _head(flat: dict) -> Keys:
@@ -162,7 +163,7 @@ def split(params, cfg: ParametersConfig, key: jax.Array | None = None) -> tuple[
   if cfg.train == "all":
     return params, None
   leaf_roles, flat = roles(params, cfg), flatten_dict(params)
-  selected = {keys: _to_f32(flat[keys]) for keys in leaf_roles.selected}
+  chosen_leaves = {keys: _to_f32(flat[keys]) for keys in leaf_roles.selected}
   adapters = {
       keys: _new_adapter(keys, flat[keys].shape, cfg.lora_rank, key) for keys in leaf_roles.adapted
   }
@@ -170,14 +171,14 @@ def split(params, cfg: ParametersConfig, key: jax.Array | None = None) -> tuple[
   if leaf_roles.head is not None:
     ids, head = jnp.asarray(cfg.head_rows, jnp.int32), flat[leaf_roles.head]
     rows = _to_f32(head[:, ids].T if leaf_roles.head == ("head",) else head[ids])
-  return _trained(selected, adapters, rows), _frozen(flat, leaf_roles)
+  return _trained(chosen_leaves, adapters, rows), _frozen(flat, leaf_roles)
 
 
-def _trained(selected: dict, adapters: dict, head_rows) -> dict:
+def _trained(chosen_leaves: dict, adapters: dict, head_rows) -> dict:
   """Returns the trained tree, from leaves by their keys and the rows of the head, or None."""
   entries = {}
-  if selected:
-    entries["selected"] = unflatten_dict(selected)
+  if chosen_leaves:
+    entries["selected"] = unflatten_dict(chosen_leaves)
   if adapters:
     entries["lora"] = unflatten_dict(adapters)
   if head_rows is not None:
@@ -208,10 +209,10 @@ def axes_of(axes, shapes, cfg: ParametersConfig) -> tuple:
   if cfg.train == "all":
     return axes, None
   leaf_roles, flat = roles(shapes, cfg), flatten_dict(axes)
-  selected = {keys: flat[keys] for keys in leaf_roles.selected}
+  chosen_leaves = {keys: flat[keys] for keys in leaf_roles.selected}
   adapters = {keys: _adapter_axes(keys, flat[keys]) for keys in leaf_roles.adapted}
   rows = None if leaf_roles.head is None else ("head_rows", "embed")
-  return _trained(selected, adapters, rows), _frozen(flat, leaf_roles)
+  return _trained(chosen_leaves, adapters, rows), _frozen(flat, leaf_roles)
 
 
 def _to_f32(x):

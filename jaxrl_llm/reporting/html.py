@@ -16,7 +16,8 @@ from typing import Any
 import jinja2
 
 from jaxrl_llm.config import Config, ConfigError, fill, from_dict, to_dict
-from jaxrl_llm.registry import Choice
+from jaxrl_llm.late import loaded
+from jaxrl_llm.registry import TASKS, Choice
 from jaxrl_llm.reporting import glossary, strips
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_json, read_run
 from jaxrl_llm.reporting.tables import MISSING, headline, summary_rows
@@ -64,7 +65,7 @@ def write_report(workdir: str | os.PathLike, status: str = "running") -> str:
   "iteration": the one after which the latter were made (may be left out)}. A sample has `prompt`,
   `completion`, `answer`, `correct` and `truncated`. For each token of the completion it has the
   text in `pieces` and, in `log_ratio`, the log-prob under the final policy minus the one under the
-  warm-started policy (nats), or None if a tool inserted the token.
+  policy before training (nats), or None if a tool inserted the token.
 
   Args:
     workdir: the run's folder.
@@ -75,7 +76,7 @@ def write_report(workdir: str | os.PathLike, status: str = "running") -> str:
   """
   run = read_run(workdir)
   defaults = flat(_defaults(run.config))
-  changed = [(key, _text(value), _text(defaults[key]) if key in defaults else MISSING)
+  changes = [(key, _text(value), _text(defaults[key]) if key in defaults else MISSING)
              for key, value in flat(run.config).items()
              if key not in defaults or defaults[key] != value]
   settings = {"All keys": run.config, "Environment": run.environment}
@@ -92,12 +93,13 @@ def write_report(workdir: str | os.PathLike, status: str = "running") -> str:
       title=os.path.basename(os.path.abspath(run.workdir)),
       subtitle=" · ".join(filter(None, names)),
       status=f"iteration {last_iteration} of {run.config.get('iterations', MISSING)}: {status}",
+      task=_task(run.config),
       headline=headline(run),
       summary=summary_rows(run),
       panels=image_sources(plots.run_panels(run)),
       strips=strips.read(run),
       metrics=_metrics(run),
-      changed=changed,
+      changed=changes,
       settings={name: json.dumps(values, indent=2) for name, values in settings.items() if values},
       cards=_cards(run, samples),
       sampled_after=samples.get("iteration") if samples else None,
@@ -211,6 +213,13 @@ def _card(before: dict | None, after: dict | None) -> Card:
 def _name(config: dict[str, Any], section: str) -> str:
   values = config.get(section)
   return str(values.get("name", "")) if isinstance(values, dict) else ""
+
+
+def _task(config: dict[str, Any]) -> str:
+  """Returns what the run's task asks, by its docstring; empty for a task that is not loaded."""
+  name = _name(config, "task")
+  text = loaded(TASKS[name].function).__doc__ if name in TASKS else None
+  return " ".join((text or "").split("\n\n")[0].split())
 
 
 def _defaults(config: dict) -> dict:

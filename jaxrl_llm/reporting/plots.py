@@ -202,6 +202,12 @@ _CLIPPED = {f"clip/{side}": side for side in ("high", "low", "dual", "dropped")}
 # Title, label of each metric, and the function that plots the metrics that the run has.
 _PANELS = (
     ("accuracy", {"reward/correct": "rollouts", "eval/accuracy": "held out, greedy"}, _accuracy),
+    ("completion length, tokens",
+     {"rollout/length": "rollouts", "eval/length": "held out, greedy"}, plot_lines),
+    ("share cut off", {"rollout/truncated": "rollouts", "eval/truncated": "held out, greedy"},
+     _shares),
+    ("groups without a difference",
+     {"reward/solve_all": "all correct", "reward/solve_none": "none correct"}, _shares),
     ("entropy, nats", {"policy/entropy": "entropy"}, plot_lines),
     ("gradient norm before clipping", {"optimizer/grad_norm": "gradient norm"}, _gradient),
     ("log-ratio to the anchor, nats", _QUANTILES, _bands),

@@ -190,16 +190,16 @@ def _parse(text: str, path: str, number: int | None = None) -> dict[str, Any]:
   """Parses one object; `text` is line `number` of the file, or without `number` all of it."""
   location = path if number is None else f"{path}, line {number}"
   try:
-    parsed = json.loads(text, parse_constant=_refuse)
+    value = json.loads(text, parse_constant=_refuse)
   except json.JSONDecodeError as error:
     raise RunError(
         f"{path}, line {number or error.lineno}: not JSON ({error.msg}): {error.doc[:60]!r}. {COPY}"
     ) from error
   except (ValueError, RecursionError) as error:
     raise RunError(f"{location}: {error}. {COPY}") from error
-  if not isinstance(parsed, dict):
+  if not isinstance(value, dict):
     raise RunError(f"{location}: an object was expected: {text[:60]!r}. {COPY}")
-  return parsed
+  return value
 
 
 def _refuse(constant: str):

@@ -19,8 +19,10 @@ def summary_table(run: RunFolder) -> str:
 
 def summary_rows(run: RunFolder) -> list[tuple[str, str]]:
   """Returns the (name, text) pairs of the summary."""
+  sampled = sampled_accuracies(run)
   rows = [
-      (accuracy_name(run), _first_last_best(run, "eval/accuracy")),
+      *((caption, _first_last_best(run, name)) for name, caption in sampled.items()),
+      (accuracy_name(run) + ", greedy" * bool(sampled), _first_last_best(run, "eval/accuracy")),
       ("correct rollouts", _first_last(run, "reward/correct")),
       ("estimator", _setting(run, "estimator", "name")),
       ("advantage", _setting(run, "advantage", "name")),
@@ -44,7 +46,7 @@ def summary_rows(run: RunFolder) -> list[tuple[str, str]]:
 
 def headline(run: RunFolder) -> tuple[str, str] | None:
   """Returns (the last accuracy, what it is an accuracy of and how it began), None without any."""
-  for name, caption in (("eval/accuracy", accuracy_name(run)),
+  for name, caption in (*sampled_accuracies(run).items(), ("eval/accuracy", accuracy_name(run)),
                         ("reward/correct", "of the rollouts correct")):
     iterations, values = run.series(name)
     if len(values) and np.isfinite(values[-1]):
@@ -52,6 +54,17 @@ def headline(run: RunFolder) -> tuple[str, str] | None:
               f"{caption} at iteration {iterations[-1]}; {100 * values[0]:.1f} % at iteration "
               f"{iterations[0]}")
   return None
+
+
+def sampled_accuracies(run: RunFolder) -> dict[str, str]:
+  """Returns what eval/avg@n of the run's own problems is, the largest n first; empty if none was
+  measured.
+  """
+  counts = {int(key.removeprefix("eval/avg@")) for line in run.metrics for key in line
+            if key.startswith("eval/avg@") and key.removeprefix("eval/avg@").isdecimal()}
+  judged = accuracy_name(run)
+  return {f"eval/avg@{n}": f"{judged} of {n} samples a problem (avg@{n})"
+          for n in sorted(counts, reverse=True)}
 
 
 def accuracy_name(run: RunFolder) -> str:
@@ -97,9 +110,9 @@ def _cell(cell_value) -> str:
 
 def _wall_time(run: RunFolder) -> tuple[str, str]:
   """Returns the summary's row of the full run's time, or of its iterations in an older run."""
-  elapsed, seconds = _finite(run, "time/elapsed"), _finite(run, "time/iteration")
-  if len(elapsed):
-    return "wall time", _duration(elapsed[-1])
+  clock, seconds = _finite(run, "time/elapsed"), _finite(run, "time/iteration")
+  if len(clock):
+    return "wall time", _duration(clock[-1])
   if len(seconds):
     return "wall time of the iterations", _duration(np.sum(seconds))
   return "wall time", MISSING

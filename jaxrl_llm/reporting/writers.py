@@ -60,14 +60,14 @@ class MetricsWriter:
   def cut_back(self, iteration: int) -> None:
     """Drops all iterations after `iteration`, before a run begins or resumes there."""
     lines = [dict(line) for line in read_metrics(self._path) if line["iteration"] <= iteration]
-    retained = [(line.pop("iteration"), line) for line in lines]
+    remainder = [(line.pop("iteration"), line) for line in lines]
     self._file.close()
     text = [_line(number, values, np.fromiter(values.values(), np.float64, len(values)))
-            for number, values in retained]
+            for number, values in remainder]
     write_atomically(self._path, "".join(text))
     self._file = _opened(self._path)
     if self._copies is not None:
-      self._copies.restart(retained)
+      self._copies.restart(remainder)
 
   def close(self) -> None:
     """Closes the file and the copies."""
@@ -117,8 +117,8 @@ def write_rollouts(workdir: str | os.PathLike, iteration: int, rows: list[dict[s
     array_path, content = path.removesuffix(FACTS) + form, token_columns.encode(columns, form)
     write_atomically(array_path, content)
     paths.add(array_path)
-    named = {ARRAYS: token_columns.mark(array_path, content)}
-    facts = [row | named for row in facts]
+    marks = {ARRAYS: token_columns.mark(array_path, content)}
+    facts = [row | marks for row in facts]
   write_atomically(path, "".join(map(_dumps, facts)))
   for file in rollout_files(workdir, arrays=True)[iteration]:
     if file not in paths and (rollout_part(file) == part or rollout_part(file)[1] != part[1]):

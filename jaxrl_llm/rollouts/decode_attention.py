@@ -5,19 +5,12 @@ rows. `windowed` copies, for each chunk, the columns up to the longest row's end
 them; no kernel is needed. Before a run's first use of the kernel its device compares the two.
 """
 
-import functools
 import logging
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from jaxrl_llm.config import ConfigError, ModelConfig
-from jaxrl_llm.models import Model, kv_cache, live_attention
+from jaxrl_llm.config import ConfigError
+from jaxrl_llm.models import Model, kv_cache, live_attention, live_comparison
 
 AUTO, KERNEL, WINDOWED = "auto", "kernel", "windowed"
-KINDS = (AUTO, KERNEL, WINDOWED)
-LARGEST = 5e-2  # difference of outputs of normal values; a TPU multiplies f32 in bfloat16
 logger = logging.getLogger(__name__)
 
 
@@ -25,7 +18,7 @@ def heads_side_by_side(kind: str, model: Model, columns: int, compare: bool = Tr
   """Returns how many heads the cache has side by side for the kernel; 0: the window is read.
 
   Args:
-    kind: one of KINDS.
+    kind: auto, kernel or windowed.
     model: as it decodes; its layout says on which devices.
     columns: of the cache.
     compare: whether the device may be asked for the comparison.
@@ -35,73 +28,19 @@ def heads_side_by_side(kind: str, model: Model, columns: int, compare: bool = Tr
   """
   cfg, device = model.config, live_attention.device_of(model.constrain)
   side = live_attention.side_by_side(cfg.head_dim, cfg.num_kv_heads)
-  if kind == WINDOWED or kind == AUTO and (device.platform != "tpu" or not side):
+  if kind == WINDOWED or (kind == AUTO and (device.platform != "tpu" or not side)):
     return 0
   if not side:
     raise ConfigError(
         f"rollout.decode_attention = kernel with {cfg.num_kv_heads} key-value heads of "
         f"{cfg.head_dim}: allowed are widths of a multiple of 128, or as many heads as fill it. "
         "Fix: rollout.decode_attention=auto.")
-  if compare and (difference := _difference(_shapes(cfg), live_attention.block_of(columns),
-                                            device)) > LARGEST:
-    logger.warning("rollout.decode_attention: on %s the kernel differs from the reference by %.2g, "
-                   "so the run goes on windowed", device, difference)
-    return 0
-  return side
-
-
-def _shapes(cfg: ModelConfig) -> tuple[int, int, int, str]:
-  return cfg.num_heads, cfg.num_kv_heads, cfg.head_dim, kv_cache.dtype(cfg).name
-
-
-@functools.cache
-def _difference(shapes: tuple[int, int, int, str], block: int, device: jax.Device) -> float:
-  """Returns the largest difference of the kernel from plain attention on a small random cache.
-
-  Columns that a row has not written hold NaN; NaN in the result counts as infinite.
-  """
-  heads, kv_heads, size, dtype = shapes
-  length, columns = np.array([1, block + 3, 0, 2 * block], np.int32), 2 * block
-  rng, side = np.random.default_rng(0), live_attention.side_by_side(size, kv_heads)
-  written = (np.arange(columns) < length[:, None] - 1)[:, None, :, None]
-
-  def normal(*shape):
-    return rng.normal(size=shape).astype(np.float32)
-
-  queries, new = normal(4, 1, heads, size), [normal(4, 1, kv_heads, size) for _ in range(2)]
-  cache = [np.where(written, normal(4, kv_heads, columns, size), np.nan) for _ in range(2)]
-  arguments = jax.device_put((queries, *new, *cache, length), device)
-
-  @jax.jit
-  def by_kernel(queries, new_keys, new_values, keys, values, length):
-    arrays = (x.astype(dtype) for x in (queries, new_keys, new_values))
-    cached = tuple(live_attention.join(x.astype(dtype), side) for x in (keys, values))
-    rows = live_attention.live_rows(length, columns, None)
-    return live_attention.attend(*arrays, cached, rows, None)
-
-  with jax.default_device(device):
-    out, cached = jax.device_get(by_kernel(*arguments))
-  expected, entered = _reference(queries, new, cache, length)
-  live = length > 0
-  differences = [np.abs(np.asarray(out, np.float32) - expected)[live]]
-  for got, wanted in zip(cached, entered, strict=True):
-    wanted = jnp.asarray(wanted).astype(dtype)
-    wanted = np.asarray(live_attention.join(wanted, side), np.float32)
-    differences.append(np.abs(np.asarray(got, np.float32) - wanted)[~np.isnan(wanted)])
-  largest = max(x.max() for x in differences)
-  return float("inf") if np.isnan(largest) else float(largest)
-
-
-def _reference(queries, new, cache, length):
-  """Returns (outputs, keys and values with the new token) in f32, by plain numpy."""
-  columns, size = cache[0].shape[2:]
-  place = (np.arange(columns) == length[:, None] - 1)[:, None, :, None]
-  keys, values = (np.where(place, x.swapaxes(1, 2), old)
-                  for x, old in zip(new, cache, strict=True))
-  seen = (np.arange(columns) < length[:, None])[:, None, None]
-  grouped = queries[:, 0].reshape(len(queries), keys.shape[1], -1, size) * size**-0.5
-  scores = np.where(seen, np.einsum("bkgd,bktd->bkgt", grouped, keys), -1e30)
-  weights = np.exp(scores - scores.max(-1, keepdims=True))
-  weights /= weights.sum(-1, keepdims=True)
-  known = np.where(seen.swapaxes(2, 3), values, 0)
-  return np.einsum("bkgt,bktd->bkgd", weights, known).reshape(queries.shape), (keys, values)
+  shapes = cfg.num_heads, cfg.num_kv_heads, cfg.head_dim, kv_cache.dtype(cfg).name
+  difference = 0.0
+  if compare:
+    difference = live_comparison.difference(shapes, live_attention.block_of(columns), device)
+  if difference <= live_comparison.LARGEST:
+    return side
+  logger.warning("rollout.decode_attention: on %s the kernel differs from the reference by %.2g, "
+                 "so the run goes on windowed", device, difference)
+  return 0

@@ -30,12 +30,12 @@ from jaxrl_llm.rollouts.environment import Environment
 from jaxrl_llm.rollouts.in_flight import InFlight, Unfinished
 from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.rollouts.rollout_table import RolloutTable, Stats
-from jaxrl_llm.rollouts.sizes import EngineConfig, programs
+from jaxrl_llm.rollouts.sizes import EngineConfig
 from jaxrl_llm.rollouts.slots import Slots
 from jaxrl_llm.rollouts.turns import Turns
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Rollout, Sampling
 
-__all__ = ["EngineConfig", "Stats", "programs", "rollout_shape", "run", "run_on"]
+__all__ = ["EngineConfig", "Stats", "rollout_shape", "run", "run_on"]
 
 
 def run(params, prompts: PromptBatch, key: jax.Array, sampling: Sampling, *, model: Model,

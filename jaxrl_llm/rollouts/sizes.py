@@ -31,9 +31,9 @@ class EngineConfig(SamplerConfig):
     chunk: decode steps per call of the compiled program, at most.
     refill: queued rows take the slots of ended rows between two chunks. False: all rows in flight
       end before others begin.
-    compact: sizes per halving of the batch, in which the rows that are left decode once the queue is
-      empty. 1: the half; 2: three quarters and the half; 0: the batch keeps its size, as it always
-      does where several devices divide the rows. Each size compiles separate programs.
+    compact: sizes per halving of the batch, in which the rows that are left decode once the queue
+      is empty. 1: the half; 2: three quarters and the half; 0: the batch keeps its size, as it
+      always does where several devices divide the rows. Each size compiles separate programs.
     quota: while rows are queued, a chunk ends early once this many rows have ended; 0: a sixteenth
       of the slots.
     shared_prefix: keep a prompt's cache once and let all rows of its group attend to it, instead of
@@ -100,8 +100,8 @@ def prefill_groups(cfg: EngineConfig, rows: int, width: int, devices: int = 1) -
 
 
 def columns(cfg: EngineConfig, width: int) -> int:
-  """Returns the columns of the engine's cache: a row's longest, and a chunk that follows it, or, for
-  the kernel, whole blocks.
+  """Returns the columns of the engine's cache: a row's longest, and a chunk that follows it, or,
+  for the kernel, whole blocks.
 
   Args:
     width: columns of the prompts.
@@ -128,23 +128,6 @@ def windows(cfg: EngineConfig, width: int) -> list[int]:
   first = own_prompt(cfg, width)
   last = first + cfg.max_new_tokens
   return [min(size, last) for size in range(first, last - 1 + cfg.window, cfg.window)]
-
-
-def programs(cfg: EngineConfig, rows: int, shards: int = 1, prompt_width: int = 0) -> int:
-  """Returns how many programs runs of `rows` rows compile at most, whatever the temperature and the
-  values of the rules that are on; each other set of rules compiles S W (decode) more.
-
-    3 (decode_params, empty) + P (prefill) + P (admit) + S W (decode)
-
-  with S batch sizes, W windows and P prompt widths, for one dtype. `empty` makes the cache and the
-  store of shared prompts.
-
-  Args:
-    prompt_width: columns of the prompts.
-  """
-  widths = 1 if cfg.shared_prefix else len(prompt_widths(prompt_width))
-  decode = len(batch_sizes(cfg, rows, shards)) * len(windows(cfg, prompt_width))
-  return 3 + 2 * widths + decode
 
 
 def shards(mesh: Mesh | None) -> int:

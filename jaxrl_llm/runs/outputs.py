@@ -1,7 +1,6 @@
 """The outputs of a run, and the records that an iteration leaves there."""
 
 import contextlib
-import logging
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting import summary, writers
 from jaxrl_llm.reporting.writers import MetricsWriter, NoWriter
 from jaxrl_llm.rollouts.server import ServerError
-from jaxrl_llm.runs import evaluate
+from jaxrl_llm.runs import evaluate, symptoms
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError
 from jaxrl_llm.runs.evaluate import Evaluation
@@ -27,6 +26,7 @@ from jaxrl_llm.runs.progress import Progress
 from jaxrl_llm.runs.records import DeviceMetrics, Records
 from jaxrl_llm.runs.rollout_batch import ScoredBatch
 from jaxrl_llm.runs.run_state import RunState
+from jaxrl_llm.runs.symptoms import Symptoms
 from jaxrl_llm.store import lock
 from jaxrl_llm.store.checkpoints import Checkpoints
 from jaxrl_llm.store.signals import Signals, Terminated
@@ -37,15 +37,13 @@ from jaxrl_llm.wiring.loop import Loop, RolloutSource
 from jaxrl_llm.wiring.warm_start import progress
 
 merged_metrics = jax.jit(merge_metrics)
-LEAST_ESS = 0.1  # of ratio/ess; below it, fewer than one in ten completions carries the update
-logger = logging.getLogger(__name__)
 # Errors of sampling, raised before any state is updated.
 SAMPLING_ERRORS = (DriedUpError, PluginError, ServerError)
 
 
 class Outputs(NamedTuple):
   """The outputs of a run: its folder, its writers, its clock, the problems it evaluates,
-  the signals that may end it, and the metrics that it has warned of.
+  the signals that may end it, and the signs of a run that cannot learn.
   """
 
   directory: Path
@@ -56,7 +54,7 @@ class Outputs(NamedTuple):
   clock: Clock
   sets: list[EvaluationSet]
   signals: Signals
-  warned: set[str]
+  symptoms: Symptoms
 
   def save(self, iteration: int, tree, wait: bool = False) -> None:
     """Begins a checkpoint, and removes best parameters that no complete checkpoint needs.
@@ -80,12 +78,15 @@ class Line(NamedTuple):
     merged: of all steps and of the batch. The program that merges them was dispatched right behind
       the iteration's updates: behind those of the next one, whoever reads the line would wait for
       these too.
+    facts, text: of the completions, for `symptoms`.
   """
 
   iteration: int
   metrics: DeviceMetrics
   merged: dict
   values: dict[str, float]
+  facts: dict[str, float]
+  text: str
 
 
 class Evaluated(NamedTuple):
@@ -160,7 +161,8 @@ class RunRecords(Records):
     write_rollouts(self._outputs.directory, iteration, rows, self._schedule.rollouts,
                    self._loop.source)
     phases.lap("other")
-    self._pending = Line(iteration, metrics, merged, dict(values))
+    self._pending = Line(iteration, metrics, merged, dict(values),
+                         *symptoms.of_batch(scored.batch))
     return rows
 
   def evaluate_and_save(self, iteration: int, run: RunState) -> None:
@@ -201,7 +203,10 @@ class RunRecords(Records):
     if outputs.sets:
       first = self._evaluated(run, 0)
       outputs.writer.write(0, first.metrics | outputs.clock.metrics())
-      tqdm.write(f"after the warm start: {first.accuracy:.1%} of the held-out problems correct")
+      tqdm.write(f"before training: {first.accuracy:.1%} of the held-out problems correct")
+      if self._schedule.warnings:
+        said = symptoms.at_start(outputs.sets[0], self._loop.source.sampler, first.params)
+        tqdm.write(said)
       self._note(run, 0, first)
     else:
       outputs.writer.write(0, outputs.clock.metrics())
@@ -292,7 +297,8 @@ def write_line(outputs: Outputs, line: Line) -> None:
   merged = summary.summarize(parallel.gather_host(line.merged))
   outputs.checkpoints.finish()
   outputs.writer.write(line.iteration, values | merged)
-  warn_of_few(merged, line.iteration, outputs.warned)
+  if processes.is_main():
+    outputs.symptoms.look(line.iteration, values | merged | line.facts, line.text)
   for step, (loss, norm) in enumerate(losses, start=int(values["step"]) - len(steps) + 1):
     if not (math.isfinite(loss) and math.isfinite(norm)):
       raise NonFiniteError(
@@ -300,23 +306,6 @@ def write_line(outputs: Outputs, line: Line) -> None:
           f"= {float(norm)}. The last good checkpoint is that of iteration "
           f"{outputs.checkpoints.latest()}. Fix: a smaller optimizer.learning_rate, or a bounded "
           "ratio; a new --workdir.")
-
-
-def warn_of_few(metrics: dict[str, float], iteration: int, warned: set[str]) -> None:
-  """Warns, once in a run, that the ratios leave few completions that count.
-
-  Args:
-    warned: metrics that were warned of, to which this one is added.
-  """
-  share = metrics.get("ratio/ess", 1.0)
-  if share < LEAST_ESS and "ratio/ess" not in warned:
-    warned.add("ratio/ess")
-    logger.warning(
-        "iteration %d: ratio/ess = %.3f: by the ratios of whole completions, their effective "
-        "number is %.1f %% of all: few decide an update whose estimator weighs by such ratios. "
-        "Fix: fresher samples (updates.staleness, updates.optimizer_batches), a smaller "
-        "optimizer.learning_rate, or an estimator with bounded ratios", iteration, share,
-        100 * share)
 
 
 def _postfix(values: dict[str, float], accuracy: str) -> str:

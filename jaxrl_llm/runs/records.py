@@ -197,7 +197,7 @@ def rollout_rows(problems: list[Problem], verdicts: Verdicts, rollout: Rollout,
   `trained_reward` and `keep` are what the update read, after shaping. If any row is of several
   policies, rows also have `policy_steps`, per token, 0 outside the mask. Rows with turns also have
   `void`, and `turn_id` per token, which is 0 outside the policy's turns. Rows of a verifier have
-  the `rung` that decided (tasks/comparisons.Verdict). Rows whose reward was added up have its
+  the `rung` that decided (grading/comparisons.Verdict). Rows whose reward was added up have its
   `components` by name, before their weights.
 
   Args:

@@ -24,6 +24,7 @@ from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.phases import Clock
 from jaxrl_llm.runs.progress import Progress
 from jaxrl_llm.runs.run_state import RunState, abstract_saved, first_state, restored_state
+from jaxrl_llm.runs.symptoms import RULES, Symptoms
 from jaxrl_llm.store import disk, folders, lock, signals, workdir
 from jaxrl_llm.store.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.store.signals import Signals
@@ -167,7 +168,8 @@ def _run(loop: Loop, make_start: Callable[[], Start], settings: OutputSettings, 
     with contextlib.closing(Checkpoints(folder, settings.checkpoint)) as checkpoints:
       outputs = Outputs(directory=folder, checkpoints=checkpoints, writer=writer, best=best,
                         progress=report, clock=clock, sets=settings.sets, signals=received,
-                        warned=set())
+                        symptoms=Symptoms(learner.model.config.vocab_size,
+                                          RULES if loop.schedule.warnings else {}))
       with report.until_interrupted():
         state, iteration = _restore_or_start(loop, start, outputs)
         del start  # its trained leaves were copied

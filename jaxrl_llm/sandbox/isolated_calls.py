@@ -33,7 +33,9 @@ ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JAX_PLATFOR
 PACKAGES = ("site-packages", "dist-packages")  # visible, as functions may import more when called
 INHERITED = ("HOME", "LD_LIBRARY_PATH")
 PACKAGE = Path(__file__).parents[1]
-SETUP = """import sys
+SETUP = """import contextlib, os, sys
+with contextlib.suppress(OSError):  # files that modules name by their paths from here
+  os.chdir({here!r})
 sys.path[:] = {path!r}
 sys.path.insert(0, {folder!r})
 import call_child
@@ -66,7 +68,8 @@ class IsolatedCalls:
                workers: int = WORKERS, runs_texts: bool = True):
     self._limits, self._quick, self._budget, self._workers = (cpu, wall), quick, budget, workers
     self._together, self._runs_texts = TOGETHER, runs_texts
-    setup = SETUP.format(path=sys.path, folder=str(Path(__file__).parent), source=source)
+    setup = SETUP.format(here=os.getcwd(), path=sys.path, folder=str(Path(__file__).parent),
+                         source=source)
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     folders = [path for path in sys.path if Path(path).name in PACKAGES]
     self._sandbox = PythonSandbox(workers, setup=setup, environment=inherited | ENVIRONMENT,

@@ -80,9 +80,11 @@ class PythonSandbox:
       raise ConfigError(
           f"PythonSandbox: require = {sorted(required)}: this system does not offer "
           f"{', '.join(lacking)}. Fix: run as root or where user namespaces are allowed, or "
-          f"require less.\n{self.isolation.describe()}")
+          "require less.")
     if self.isolation.missing and not quiet:
-      _LOG.warning("programs are not fully isolated:\n%s", self.isolation.describe())
+      _LOG.warning("this system runs a policy's programs without isolation by %s; "
+                   "jaxrl_llm/sandbox/README.md says what that means",
+                   ", ".join(self.isolation.missing))
     self._try_one()
     for i in range(workers):
       self._idle.put(i)

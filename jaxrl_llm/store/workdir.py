@@ -23,7 +23,7 @@ LAYOUT = ("mesh.", "updates.micro_batches:", "updates.token_budget:", "updates.s
           "warm_start.micro_batches:", "rollout.slots:")
 # Keys that say how long a run is, when it evaluates and saves, and which completions it keeps;
 # no iteration reads them.
-SCHEDULE = ("iterations:", "evaluation.every:", "checkpoint.every:", "rollouts.")
+SCHEDULE = ("iterations:", "warnings:", "evaluation.every:", "checkpoint.every:", "rollouts.")
 # Keys that say where a rollout server is and how patient a run is with it.
 SERVER = ("server.url:", "server.folder:", "server.in_flight:", "server.timeout:",
           "server.patience:")

@@ -112,6 +112,11 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
         f"rollout.max_prompt_tokens = {limit}: every prompt of {key} = {path!r} is longer; "
         f"the longest has {longest} tokens. Fix: rollout.max_prompt_tokens >= {longest}, or less "
         "text in task.prompt.", {"rollout.max_prompt_tokens": longest})
+  if counts["too_long"]:
+    logger.warning("%s = %s: %d of %d prompts are longer than rollout.max_prompt_tokens = %d and "
+                   "left out, the longest has %d tokens. Fix: rollout.max_prompt_tokens >= %d, if "
+                   "they are meant", key, path, counts["too_long"], counts["read"], limit, longest,
+                   longest)
   logger.info("%s: %d rows read, %d bad, %d repeated, %d prompts above rollout.max_prompt_tokens = "
               "%s dropped (longest: %d)", path, counts["read"], counts["bad"],
               counts["duplicates"], counts["too_long"], limit, longest)

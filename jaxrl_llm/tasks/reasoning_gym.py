@@ -19,10 +19,13 @@ from jaxrl_llm.fields import did_you_mean, installing
 from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 from jaxrl_llm.sandbox.results import Fault
 from jaxrl_llm.tasks.countdown import answer_text
+from jaxrl_llm.tasks.keys import GymConfig
 from jaxrl_llm.tasks.order import rows_of_batch, share
 from jaxrl_llm.tasks.reward_faults import blamed
 from jaxrl_llm.tasks.task_base import TaskBase
 from jaxrl_llm.types import Problem, Reward
+
+__all__ = ["GymConfig", "ReasoningGym"]
 
 TRAIN_SEED, HELDOUT_SEED = 0, 2**30
 PROBE = 64  # items looked at if all would take long

@@ -79,7 +79,10 @@ def planted(cfg) -> dict[tuple[int, ...], Context]:
 
 
 class Recurrence(Procedural):
-  """Asks for the next `task.steps` values of a recurrence."""
+  """Asks for the next `task.steps` values of a recurrence: each is the sum of the last one and the
+  one `task.lag` steps back, modulo 10. With `task.careless`, letters stand for digits, a for 0 to j
+  for 9, and either is right.
+  """
 
   def __post_init__(self):
     super().__post_init__()

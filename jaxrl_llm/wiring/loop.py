@@ -86,6 +86,7 @@ class Schedule:
     wait_for_updates: whether the loop waits for the updates before it samples, so that each is
       timed separately; False where both run at the same time.
     title: title of the progress bar.
+    warnings: whether signs of a run that cannot learn are named.
   """
 
   iterations: int
@@ -96,6 +97,7 @@ class Schedule:
   overlap: bool
   wait_for_updates: bool
   title: str
+  warnings: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +125,7 @@ def make_loop(cfg: Config, task: Task, learner: Learner, sampler: Sampler) -> Lo
       cfg.iterations, cfg.evaluation, cfg.checkpoint.every, cfg.rollouts, cfg.profile, overlap,
       wait_for_updates=not overlap and not cfg.mesh.rollout,
       title=cfg.estimator.name,
+      warnings=cfg.warnings != "none",
   )
   shuffle_seed = cfg.seed if cfg.task.shuffle_rewards else None
   shaping = make_shaping(cfg.shaping, cfg.rollout.max_new_tokens, shuffle_seed, multi_process)

@@ -7,7 +7,7 @@ import pytest
 from jaxrl_llm.objective.loss import ratio_metrics
 from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting.summary import summarize
-from jaxrl_llm.runs.outputs import LEAST_ESS, warn_of_few
+from jaxrl_llm.runs.symptoms import Symptoms
 from jaxrl_llm.types import Rollout, merge_metrics
 
 EVEN, UNEVEN = [0.0, 0.0, 0.0], [np.log(9.0), 0.0, 0.0]
@@ -51,9 +51,9 @@ def test_ratios_are_those_of_whole_completions_without_the_prompt():
 
 
 def test_a_collapse_is_warned_of_once(caplog):
-  warned: set[str] = set()
-  for iteration, value in enumerate((1.0, LEAST_ESS, LEAST_ESS / 2, LEAST_ESS / 2)):
-    warn_of_few({"ratio/ess": value}, iteration, warned)
-  warn_of_few({}, 9, warned)
+  symptoms = Symptoms(vocab_size=9)
+  for iteration, value in enumerate((1.0, 0.1, 0.05, 0.05)):
+    symptoms.look(iteration, {"ratio/ess": value}, "")
+  symptoms.look(9, {}, "")
   assert [record.args[0] for record in caplog.records] == [2]
   assert "Fix: fresher samples" in caplog.text

@@ -13,7 +13,9 @@ from matplotlib.figure import Figure
 
 from experiments.tables_lib.page_parts import markers, replace_part
 from experiments.tables_lib.plots import plot_compare
+from jaxrl_llm import tasks
 from jaxrl_llm.config import Config, ConfigError, WriterConfig, to_dict
+from jaxrl_llm.reporting import html as page_of_run
 from jaxrl_llm.reporting import plots
 from jaxrl_llm.reporting.html import write_report
 from jaxrl_llm.reporting.metric_writers import Copies
@@ -224,6 +226,28 @@ def test_accuracy_comes_first_and_large(tmp_path):
              for line in run.metrics]
   assert headline(RunFolder("", {}, {}, without))[1].startswith("of the rollouts correct")
   assert headline(RunFolder("", {}, {}, [])) is None
+
+
+def test_sampled_accuracy_comes_before_greedy_where_it_was_measured(tmp_path):
+  run = read_run(write_run(tmp_path / "run"))
+  lines = [line | {"eval/avg@4": 0.5, "eval/avg@16": 0.75, "eval/avg@16_scored": 0.9}
+           if "eval/accuracy" in line else line for line in run.metrics]
+  sampled = RunFolder(run.workdir, run.config, {}, lines)
+  assert headline(sampled)[0] == "75.0 %" and "16 samples a problem" in headline(sampled)[1]
+  assert [name for name, _ in summary_rows(sampled)[:3]] == [
+      "held-out accuracy of 16 samples a problem (avg@16)",
+      "held-out accuracy of 4 samples a problem (avg@4)", "held-out accuracy, greedy"]
+
+
+def test_lengths_and_groups_have_curves_and_the_page_says_what_the_task_is(tmp_path):
+  run = read_run(write_run(tmp_path / "run"))
+  lines = [line | {"rollout/length": 9.0, "rollout/truncated": 0.5, "reward/solve_all": 0.1,
+                   "reward/solve_none": 0.2} for line in run.metrics]
+  panels = list(plots.run_panels(RunFolder(run.workdir, run.config, {}, lines)))
+  assert {"completion length, tokens", "share cut off", "groups without a difference"} < {*panels}
+  assert "recurrence" in tasks.TASKS
+  assert "modulo 10" in page_of_run._task({"task": {"name": "recurrence"}})
+  assert page_of_run._task({"task": {"name": "of a plugin that is not loaded"}}) == ""
 
 
 @pytest.mark.parametrize("reward, name", [

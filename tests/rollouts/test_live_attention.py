@@ -11,7 +11,7 @@ from test_engine import EOS, KEY, NEW, prompts
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.models import Model, live_attention, live_kernel
+from jaxrl_llm.models import Model, live_attention, live_comparison, live_kernel
 from jaxrl_llm.rollouts import decode_attention, decoding, engine, generate
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.types import Sampling
@@ -24,8 +24,8 @@ SHAPES = {"whole": (4, 2, 128), "two side by side": (8, 4, 64), "eight": (8, 8, 
 
 
 def difference(shapes, dtype="float32"):
-  decode_attention._difference.cache_clear()
-  return decode_attention._difference((*shapes, dtype), BLOCK, jax.devices()[0])
+  live_comparison.difference.cache_clear()
+  return live_comparison.difference((*shapes, dtype), BLOCK, jax.devices()[0])
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -36,7 +36,7 @@ def test_the_kernel_computes_attention_and_writes_the_new_token(name):
 
 @pytest.mark.slow
 def test_in_bfloat16():
-  assert 1e-4 < difference(SHAPES["two side by side"], "bfloat16") < decode_attention.LARGEST
+  assert 1e-4 < difference(SHAPES["two side by side"], "bfloat16") < live_comparison.LARGEST
 
 
 real_rows, real_kernel = live_attention.live_rows, live_kernel.attend_and_write
@@ -64,7 +64,7 @@ WRONG = {"one block short": (live_attention, "live_rows", one_block_short),
 @pytest.mark.parametrize("name", WRONG)
 def test_the_comparison_rejects(name, monkeypatch):
   monkeypatch.setattr(*WRONG[name])
-  assert difference(SHAPES["whole"]) > decode_attention.LARGEST
+  assert difference(SHAPES["whole"]) > live_comparison.LARGEST
 
 
 def run(kind, mesh=None, **options):
@@ -104,18 +104,18 @@ def test_on_four_devices():
 
 
 def test_a_device_on_which_the_kernel_differs_goes_on_windowed(monkeypatch, caplog):
-  decode_attention._difference.cache_clear()
+  live_comparison.difference.cache_clear()
   decoding.build.cache_clear()
   monkeypatch.setattr(live_attention, "live_rows", length_of_another_row)
   got, _ = run("kernel")
   assert_same(got)
   (line,) = [x.message for x in caplog.records if "decode_attention" in x.message]
   assert "differs from the reference" in line and "goes on windowed" in line
-  decode_attention._difference.cache_clear()
+  live_comparison.difference.cache_clear()
 
 
 def test_heads_that_fill_no_row_of_lanes():
   model = Model(ModelConfig(vocab_size=13, num_heads=2, num_kv_heads=1, head_dim=8))
   assert decode_attention.heads_side_by_side("auto", model, 64) == 0
-  with pytest.raises(ConfigError, match="1 key-value heads of 8: .*decode_attention=auto"):
+  with pytest.raises(ConfigError, match=r"1 key-value heads of 8: .*decode_attention=auto"):
     decode_attention.heads_side_by_side("kernel", model, 64)

@@ -95,6 +95,7 @@ def booked(kind, clock, monkeypatch) -> tuple[float, dict]:
   monkeypatch.setattr(outputs, "write_rollouts", lambda *_: None)
   monkeypatch.setattr(outputs.lock, "check", lambda _: None)
   monkeypatch.setattr(records.Records, "write", lambda *_: [])
+  monkeypatch.setattr(outputs.symptoms, "of_batch", lambda batch: ({}, ""))
   run_outputs = SimpleNamespace(directory=None, progress=SimpleNamespace(first_report=lambda: None))
   loop = SimpleNamespace(schedule=SimpleNamespace(rollouts=None), source=None)
   written, updates = kind(loop, run_outputs), 0.0
@@ -103,7 +104,7 @@ def booked(kind, clock, monkeypatch) -> tuple[float, dict]:
     clock.now += 4.0
     updates = queue.dispatch(5.0)  # dispatched; nobody waits
     metrics = records.DeviceMetrics([], {}, {})
-    written.write(number, None, metrics, {"time/rollout": 4.0})
+    written.write(number, SimpleNamespace(batch=None), metrics, {"time/rollout": 4.0})
     found.append(written._phases.take(910.0))
   return found[-1]["time/share/other"] * found[-1]["time/iteration"], found[-1]
 

@@ -93,7 +93,8 @@ def test_no_text_runs_here_or_ends_a_run(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["countdown", "prime_factorization"])
+@pytest.mark.parametrize("name", [
+    pytest.param("countdown", marks=pytest.mark.slow), "prime_factorization"])
 def test_the_task_pays_nothing_for_them(name, tmp_path, monkeypatch):
   monkeypatch.setattr("jaxrl_llm.tasks.reasoning_gym.WALL", 300.0)  # however busy the machine
   one = task(name)

@@ -169,6 +169,7 @@ def test_the_page_s_isolated_reward_runs_in_the_sandbox(apart, tmp_path, caplog)
   assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
+@pytest.mark.slow
 def test_an_isolated_reward_of_a_group(apart):
   found = scored("ranks", ["a", "b", "c", "d"], bonus=0.25)
   assert [r.value for r in found] == [0.25, 1.25, 0.25, 1.25]

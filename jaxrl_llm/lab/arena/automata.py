@@ -116,9 +116,9 @@ def exact_return(automaton: Automaton, probs: Float[Array, "S V"],
   if automaton.state_rewards is not None:
     gain = matrix @ automaton.state_rewards / length
   states = gain.shape[0]
-  augmented = jnp.zeros((states + 1, states + 1)).at[:states, :states].set(matrix)
-  augmented = augmented.at[:states, states].set(gain).at[states, states].set(1.0)
-  final = jnp.append(automaton.starts, 0.0) @ jnp.linalg.matrix_power(augmented, length)
+  extension = jnp.zeros((states + 1, states + 1)).at[:states, :states].set(matrix)
+  extension = extension.at[:states, states].set(gain).at[states, states].set(1.0)
+  final = jnp.append(automaton.starts, 0.0) @ jnp.linalg.matrix_power(extension, length)
   verdict = 0.0 if automaton.state_rewards is not None else final[:states] @ limit_win(automaton)
   return final[states] + verdict
 
@@ -167,10 +167,10 @@ def _check(automaton: Automaton) -> None:
   shape = automaton.first_logits.shape
   by_token = ("next", "hazard", "end", "branch", "branch_chance")
   for name, value in automaton._asdict().items():
-    expected = shape if name in by_token else shape[:1]
-    if value is not None and name != "first_logits" and jnp.shape(value) != expected:
+    right_shape = shape if name in by_token else shape[:1]
+    if value is not None and name != "first_logits" and jnp.shape(value) != right_shape:
       raise ValueError(f"{name} has the shape {jnp.shape(value)}; first_logits {shape} asks for "
-                       f"{expected}")
+                       f"{right_shape}")
   if (automaton.branch is None) != (automaton.branch_chance is None):
     raise ValueError("branch and branch_chance: give both or neither")
   if automaton.state_rewards is not None and automaton.end is not None:

@@ -74,10 +74,10 @@ def parse(text: str, length: int) -> Method:
     raise ConfigError(f"{text!r}: correction with anchor = 'behavior': the ratio corrects already. "
                       "Fix: add anchor=recomputed.")
   fix = {section: kind(**_section_values(keys, section)) for section, kind in SECTIONS.items()}
-  corrected = _section_values(keys, "correction") if anchor == "recomputed" else {}
+  correction_values = _section_values(keys, "correction") if anchor == "recomputed" else {}
   method = Method(parts.label or text, text, anchor=anchor,
                   signed=keys.get("shaping.name") == "signed",
-                  correction=correction.check(CorrectionConfig(**corrected)), **fix)
+                  correction=correction.check(CorrectionConfig(**correction_values)), **fix)
   for choice in (method.estimator, method.advantage, method.aggregation):
     choice.table.numbers(choice)
   return method

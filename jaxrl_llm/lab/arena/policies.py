@@ -26,20 +26,20 @@ class Policy(Protocol):
   def init(self, key, states: int, vocabulary: int) -> tuple[Float[Array, " n"], Any]:
     """Returns trained parameters and fixed arrays; the key is consumed."""
 
-  def prepare(self, params, fixed, first_logits: Float[Array, "S V"]) -> Any:
+  def prepare(self, params, constants, first_logits: Float[Array, "S V"]) -> Any:
     """Returns what the other functions take; `first_logits` may carry an engine's noise."""
 
   def start(self, rows: int) -> Any:
     """Returns the memory of rows without tokens."""
 
-  def step(self, prepared, state: Int[Array, " B"], memory) -> tuple[Float[Array, "B V"], Any]:
+  def step(self, policy, state: Int[Array, " B"], memory) -> tuple[Float[Array, "B V"], Any]:
     """Returns the cumulative distribution of the next token, and the memory after the state."""
 
-  def log_probs(self, prepared, states: Int[Array, "B L"],
+  def log_probs(self, policy, states: Int[Array, "B L"],
                 tokens: Int[Array, "B L"]) -> Float[Array, "B L"]:
     """Returns the log-probs of tokens, differentiable."""
 
-  def distributions(self, prepared, states: Int[Array, "B L"]) -> Float[Array, "B L V"]:
+  def distributions(self, policy, states: Int[Array, "B L"]) -> Float[Array, "B L V"]:
     """Returns the log-probs of all tokens."""
 
 
@@ -64,15 +64,15 @@ class _Memoryless:
     del rows
     return ()
 
-  def step(self, prepared: Table, state, memory):
-    return entries(prepared.cumulative, state), memory
+  def step(self, policy: Table, state, memory):
+    return entries(policy.cumulative, state), memory
 
-  def log_probs(self, prepared: Table, states, tokens):
-    vocabulary = prepared.log_probs.shape[1]
-    return entries(prepared.log_probs.reshape(-1), states * vocabulary + tokens)
+  def log_probs(self, policy: Table, states, tokens):
+    vocabulary = policy.log_probs.shape[1]
+    return entries(policy.log_probs.reshape(-1), states * vocabulary + tokens)
 
-  def distributions(self, prepared: Table, states):
-    return entries(prepared.log_probs, states)
+  def distributions(self, policy: Table, states):
+    return entries(policy.log_probs, states)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Tabular(_Memoryless):
     del key
     return jnp.zeros(states * vocabulary), ()
 
-  def prepare(self, params, fixed, first_logits):
+  def prepare(self, params, constants, first_logits):
     return table_of(first_logits + params.reshape(first_logits.shape))
 
 
@@ -99,8 +99,8 @@ class Bilinear(_Memoryless):
     features = left_basis * jnp.arange(1, states + 1.0) ** -0.75 @ right_basis
     return jnp.zeros(states * vocabulary), features / jnp.sqrt((features ** 2).sum(-1).mean())
 
-  def prepare(self, params, fixed, first_logits):
-    return table_of(first_logits + fixed @ params.reshape(first_logits.shape))
+  def prepare(self, params, constants, first_logits):
+    return table_of(first_logits + constants @ params.reshape(first_logits.shape))
 
 
 class Cells(NamedTuple):
@@ -130,39 +130,39 @@ class Gru:
     params = jnp.concatenate([kernel, jnp.zeros(size[1] + self.width * vocabulary)])
     return params, jax.random.normal(second, (states, self.width))
 
-  def prepare(self, params, fixed, first_logits) -> Cells:
+  def prepare(self, params, constants, first_logits) -> Cells:
     rows, columns = 2 * self.width, 3 * self.width
     kernel, bias, output = jnp.split(params, (rows * columns, (rows + 1) * columns))
-    return Cells(kernel.reshape(rows, columns), bias, output.reshape(self.width, -1), fixed,
+    return Cells(kernel.reshape(rows, columns), bias, output.reshape(self.width, -1), constants,
                  first_logits)
 
   def start(self, rows: int):
     return jnp.zeros((rows, self.width))
 
-  def step(self, prepared: Cells, state, memory):
-    memory, logits = self._cell(prepared, memory, state)
+  def step(self, policy: Cells, state, memory):
+    memory, logits = self._cell(policy, memory, state)
     return jnp.cumsum(jax.nn.softmax(logits), -1), memory
 
-  def log_probs(self, prepared: Cells, states, tokens):
-    log_probs_of_all = self.distributions(prepared, states)
+  def log_probs(self, policy: Cells, states, tokens):
+    log_probs_of_all = self.distributions(policy, states)
     return jnp.take_along_axis(log_probs_of_all, tokens[..., None], -1)[..., 0]
 
-  def distributions(self, prepared: Cells, states):
+  def distributions(self, policy: Cells, states):
     def step(memory, state):
-      return self._cell(prepared, memory, state)
+      return self._cell(policy, memory, state)
 
     _, logits = lax.scan(step, self.start(states.shape[0]), states.T)
     return jax.nn.log_softmax(jnp.swapaxes(logits, 0, 1))
 
-  def _cell(self, prepared: Cells, memory, state):
+  def _cell(self, policy: Cells, memory, state):
     """Returns the memory after a state [B], and the logits [B, V] there."""
-    x, split = entries(prepared.embedding, state), 2 * self.width
-    gates = jnp.concatenate([x, memory], -1) @ prepared.kernel[:, :split] + prepared.bias[:split]
+    x, split = entries(policy.embedding, state), 2 * self.width
+    gates = jnp.concatenate([x, memory], -1) @ policy.kernel[:, :split] + policy.bias[:split]
     reset, update = jnp.split(jax.nn.sigmoid(gates), 2, -1)
-    inner = jnp.concatenate([x, reset * memory], -1) @ prepared.kernel[:, split:]
-    fresh = jnp.tanh(inner + prepared.bias[split:])
+    inner = jnp.concatenate([x, reset * memory], -1) @ policy.kernel[:, split:]
+    fresh = jnp.tanh(inner + policy.bias[split:])
     memory = (1 - update) * memory + update * fresh
-    return memory, entries(prepared.first_logits, state) + memory @ prepared.output
+    return memory, entries(policy.first_logits, state) + memory @ policy.output
 
 
 POLICIES: dict[str, Policy] = {"tabular": Tabular(), "bilinear": Bilinear(), "gru": Gru()}

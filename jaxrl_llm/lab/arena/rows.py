@@ -111,9 +111,9 @@ def _chance(automaton: Automaton, walk, last, live) -> Float[Array, " B"]:
   """Returns `Rows.chance`, from the walk, the last states, and the rows that no token ended."""
   states, tokens, mask = walk
   if automaton.state_rewards is not None:
-    visited = jnp.concatenate([states[:, 1:], last[:, None]], 1)
-    return entries(automaton.state_rewards, visited).mean(-1)
+    next_states = jnp.concatenate([states[:, 1:], last[:, None]], 1)
+    return entries(automaton.state_rewards, next_states).mean(-1)
   survives = jnp.log1p(-automaton.hazard).reshape(-1)
   index = states * automaton.hazard.shape[1] + tokens
-  unharmed = jnp.exp(jnp.where(mask, entries(survives, index), 0.0).sum(-1))
-  return unharmed * jnp.where(live, limit_win(automaton)[last], end_win(automaton)[last])
+  survival = jnp.exp(jnp.where(mask, entries(survives, index), 0.0).sum(-1))
+  return survival * jnp.where(live, limit_win(automaton)[last], end_win(automaton)[last])

@@ -73,9 +73,9 @@ def start(seed, setting: Setting) -> Start:
   """
   keys = jax.random.split(jax.random.fold_in(jax.random.key(0), seed), 3)
   automaton = automata.make(setting.task, keys[0], setting.length)
-  params, fixed = get_policy(setting.policy).init(keys[1], *automaton.first_logits.shape)
+  params, constants = get_policy(setting.policy).init(keys[1], *automaton.first_logits.shape)
   probs = jax.nn.softmax(automaton.first_logits)
-  return Start(automaton, params, fixed, keys[2], automata.optimum(automaton, setting.length),
+  return Start(automaton, params, constants, keys[2], automata.optimum(automaton, setting.length),
                automata.exact_return(automaton, probs, setting.length))
 
 
@@ -99,12 +99,12 @@ def behavior(context: Context, ring, iteration, place: Place, key) -> Behavior:
 
 def exact_or_sampled(context: Context, params, key) -> Float[Array, ""]:
   """Returns the policy's return; for one that remembers, the mean over 128 rows. Key consumed."""
-  setting, prepared = context.setting, context.prepare(params)
+  setting, policy = context.setting, context.prepare(params)
   if context.policy.memoryless:
-    return automata.exact_return(context.automaton, jnp.exp(prepared.log_probs), setting.length)
-  evaluated = updates.replace_rows(setting, *EVALUATED)
-  return rows.sample(context.automaton, context.policy, Behavior(prepared), key,
-                     evaluated).chance.mean()
+    return automata.exact_return(context.automaton, jnp.exp(policy.log_probs), setting.length)
+  evaluation = updates.replace_rows(setting, *EVALUATED)
+  return rows.sample(context.automaton, context.policy, Behavior(policy), key,
+                     evaluation).chance.mean()
 
 
 def run(begin: Start, place: Place, method: Method, setting: Setting) -> Record:
@@ -116,18 +116,18 @@ def run(begin: Start, place: Place, method: Method, setting: Setting) -> Record:
     return _iterate(context, begin.key, place, carry, iteration)
 
   def block(carry, number):
-    carry, measured = lax.scan(iterate, carry, number * block_length + jnp.arange(block_length))
+    carry, measures = lax.scan(iterate, carry, number * block_length + jnp.arange(block_length))
     key = jax.random.fold_in(begin.key, setting.iterations + number)
     value = exact_or_sampled(context, carry[0].params, key)
-    return carry, (value, jax.tree.map(lambda x: x.mean(0), measured))
+    return carry, (value, jax.tree.map(lambda x: x.mean(0), measures))
 
   ring = jnp.broadcast_to(begin.params, (setting.ring, *begin.params.shape))
   critic = jnp.full((MARKS, begin.automaton.starts.shape[0]), begin.first_return)
   carry = (updates.learner(method, setting, begin.params), ring, critic)
-  _, (value, (spread, drift, dropped, length)) = lax.scan(
+  _, (value, (spread, drift, drop_share, length)) = lax.scan(
       block, carry, jnp.arange(setting.evaluations))
   scale = begin.optimum - begin.first_return
-  return Record((value - begin.first_return) / scale, value / begin.optimum, dropped, length,
+  return Record((value - begin.first_return) / scale, value / begin.optimum, drop_share, length,
                 drift.mean(0), spread.mean(0))
 
 
@@ -148,9 +148,9 @@ def _iterate(context: Context, key, place: Place, carry, iteration):
   def step(learner, batch):
     return updates.update(context, learner, batch, place.step)
 
-  learner, measured = lax.scan(step, learner, split)
-  spread, drift, dropped = jax.tree.map(lambda x: x.mean(0), measured)
-  return (learner, ring, critic), (spread, drift, dropped, samples.mask.mean())
+  learner, measures = lax.scan(step, learner, split)
+  spread, drift, drop_share = jax.tree.map(lambda x: x.mean(0), measures)
+  return (learner, ring, critic), (spread, drift, drop_share, samples.mask.mean())
 
 
 def program(method: Method, setting: Setting):

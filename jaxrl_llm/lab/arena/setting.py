@@ -50,11 +50,11 @@ class Setting:
 
   def check(self) -> None:
     """Raises ConfigError for a value that cannot run, naming it and a fix."""
-    for name, allowed in (("optimizer", tuple(OPTIMIZERS)), ("mixture", MIXTURES)):
+    for name, choices in (("optimizer", tuple(OPTIMIZERS)), ("mixture", MIXTURES)):
       value = getattr(self, name)
-      if value not in allowed:
-        raise ConfigError(f"{name} = {value!r}: allowed are {', '.join(allowed)}."
-                          f"{did_you_mean(str(value), allowed)}")
+      if value not in choices:
+        raise ConfigError(f"{name} = {value!r}: allowed are {', '.join(choices)}."
+                          f"{did_you_mean(str(value), choices)}")
     for name, divisor in (("length", MARKS), ("groups", self.batches),
                           ("iterations", self.evaluations)):
       value = getattr(self, name)

@@ -63,8 +63,8 @@ def transforms(method: Method) -> dict:
 
 def learner(method: Method, setting: Setting, params) -> Learner:
   """Returns the learner of a run's start."""
-  carried = {name: transform.first() for name, transform in transforms(method).items()}
-  return Learner(params, OPTIMIZERS[setting.optimizer]().init(params), carried)
+  carry = {name: transform.first() for name, transform in transforms(method).items()}
+  return Learner(params, OPTIMIZERS[setting.optimizer]().init(params), carry)
 
 
 def scored(context: Context, rows: Rows, behavior: Behavior, current, critic) -> Batch:
@@ -76,18 +76,18 @@ def scored(context: Context, rows: Rows, behavior: Behavior, current, critic) ->
   """
   method, policy = context.method, context.policy
   number = context.automaton.starts.shape[0]
-  sampled = behavior.states(rows.states, number)
-  log_behavior = policy.log_probs(behavior.prepared, sampled, rows.tokens)
-  required = estimators.required(method.estimator)
+  sampler_states = behavior.states(rows.states, number)
+  log_behavior = policy.log_probs(behavior.prepared, sampler_states, rows.tokens)
+  columns = estimators.required(method.estimator)
   log_anchor = log_recomputed = log_behavior
-  source = (behavior.prepared, sampled)
-  if method.anchor == "recomputed" or "recomputed_log_probs" in required or transforms(method):
+  source = (behavior.prepared, sampler_states)
+  if method.anchor == "recomputed" or "recomputed_log_probs" in columns or transforms(method):
     log_recomputed = policy.log_probs(current, rows.states, rows.tokens)
   if method.anchor == "recomputed":
     log_anchor, source = log_recomputed, (current, rows.states)
   needs = advantages.needs(method.advantage)
   statistics = {}
-  if {"entropy", "sum_pi_squared"} & (needs | required):
+  if {"entropy", "sum_pi_squared"} & (needs | columns):
     log_policy = policy.distributions(*source)
     statistics = {"entropy": -(jnp.exp(log_policy) * log_policy).sum(-1),
                   "sum_pi_squared": jnp.exp(2 * log_policy).sum(-1)}
@@ -103,7 +103,7 @@ def scored(context: Context, rows: Rows, behavior: Behavior, current, critic) ->
   every_column = {"group_id": rows.group_id, "row_id": jnp.arange(rows.rewards.shape[0]),
                   "rewards": rewards, "turn_id": input_columns["turn_id"],
                   "entropy": statistics.get("entropy"), "recomputed_log_probs": log_recomputed}
-  names = required | ({"recomputed_log_probs"} if transforms(method) else set())
+  names = columns | ({"recomputed_log_probs"} if transforms(method) else set())
   return Batch(rows, log_behavior, log_anchor, advantage,
                {name: every_column[name] for name in sorted(names)})
 
@@ -143,16 +143,16 @@ def update(context: Context, state: Learner, batch: Batch,
   def loss(params):
     return surrogate(context, params, batch, weights)
 
-  gradient, (log_probs, dropped) = jax.grad(loss, has_aux=True)(state.params)
+  gradient, (log_probs, drop_share) = jax.grad(loss, has_aux=True)(state.params)
   direction, optimizer = OPTIMIZERS[setting.optimizer]().update(gradient, state.optimizer)
   updates = -step_size * direction
-  carried = state.carried
+  carry = state.carried
   if acting:
-    updates, carried = _after(acting, updates, state, train_batch(batch, weights))
+    updates, carry = _after(acting, updates, state, train_batch(batch, weights))
   drift = jnp.where(rows.mask, log_probs - batch.behavior_log_probs, 0.0)
   sums = jnp.cumsum(drift.reshape(drift.shape[0], MARKS, -1).sum(-1), -1)
-  return (Learner(state.params + updates, optimizer, carried),
-          (sums.std(0), sums.mean(0), dropped))
+  return (Learner(state.params + updates, optimizer, carry),
+          (sums.std(0), sums.mean(0), drop_share))
 
 
 def loss_weights(method: Method, batch: Batch) -> Float[Array, "B L"]:
@@ -176,8 +176,8 @@ def surrogate(context: Context, params, batch: Batch, weights):
                      **{name: batch.columns[name] for name in sorted(names)})
   if method.correction.sequence_delta is not None:
     weights = weights * correction.sequence_mask(*arrays, method.correction)
-  dropped = output.metrics.get("clip/dropped")
-  share = 0.0 if dropped is None else dropped.total / jnp.maximum(dropped.count, 1)
+  drop_share = output.metrics.get("clip/dropped")
+  share = 0.0 if drop_share is None else drop_share.total / jnp.maximum(drop_share.count, 1)
   loss = jnp.sum(weights * jnp.where(rows.mask, output.per_token_loss, 0.0))
   return loss, (lax.stop_gradient(log_probs), share)
 
@@ -197,20 +197,21 @@ def train_batch(batch: Batch, weights) -> TrainBatch:
 
 def _before(acting: dict, state: Learner, batch: Batch, weights):
   """Returns learner, batch and weights after what transforms do before the gradient."""
-  shaped, carried = train_batch(batch, weights), dict(state.carried)
+  train_rows, carry = train_batch(batch, weights), dict(state.carried)
   for name, transform in acting.items():
-    shaped, carried[name], _ = transform.before(state.params, shaped, carried[name], NO_MODEL)
-  return (state._replace(carried=carried),
-          batch._replace(advantages=shaped.advantages, anchor_log_probs=shaped.anchor_log_probs),
-          shaped.loss_weights * shaped.correction_weights)
+    train_rows, carry[name], _ = transform.before(state.params, train_rows, carry[name], NO_MODEL)
+  return (state._replace(carried=carry),
+          batch._replace(advantages=train_rows.advantages,
+                         anchor_log_probs=train_rows.anchor_log_probs),
+          train_rows.loss_weights * train_rows.correction_weights)
 
 
-def _after(acting: dict, updates, state: Learner, shaped: TrainBatch):
+def _after(acting: dict, updates, state: Learner, train_rows: TrainBatch):
   """Returns (updates, carried) after what transforms do to the optimizer's updates."""
-  carried = dict(state.carried)
+  carry = dict(state.carried)
   for name, transform in acting.items():
-    updates, carried[name], _ = transform.after(updates, shaped, carried[name], NO_MODEL)
-  return updates, carried
+    updates, carry[name], _ = transform.after(updates, train_rows, carry[name], NO_MODEL)
+  return updates, carry
 
 
 def replace_rows(setting: Setting, groups: int, group_size: int) -> Setting:

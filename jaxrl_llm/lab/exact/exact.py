@@ -61,7 +61,7 @@ def make_tree(vocabulary: int, horizon: int, *, stop: bool = False) -> Tree:
   if vocabulary < 2 or horizon < 1:
     raise ValueError(f"vocabulary {vocabulary} and horizon {horizon}: at least 2 and 1 are needed.")
   # Rows are the unfinished sequences of length t, and the indices of the prefixes on their way.
-  prefixes, path, count, finished = np.zeros((1, 0), np.int32), np.zeros((1, 0), np.int32), 0, []
+  prefixes, path, count, sequences = np.zeros((1, 0), np.int32), np.zeros((1, 0), np.int32), 0, []
   for t in range(horizon):
     ids = count + np.arange(len(prefixes), dtype=np.int32)
     count += len(prefixes)
@@ -70,9 +70,9 @@ def make_tree(vocabulary: int, horizon: int, *, stop: bool = False) -> Tree:
     nodes = np.column_stack([np.repeat(path, vocabulary, 0), np.repeat(ids, vocabulary)])
     ends = np.full(len(token), t == horizon - 1) | (stop & (token == vocabulary - 1))
     arrays = (tokens, nodes, np.ones_like(tokens, bool))
-    finished.append([np.pad(x[ends], ((0, 0), (0, horizon - 1 - t))) for x in arrays])
+    sequences.append([np.pad(x[ends], ((0, 0), (0, horizon - 1 - t))) for x in arrays])
     prefixes, path = tokens[~ends], nodes[~ends]
-  tokens, nodes, mask = (np.concatenate(pieces) for pieces in zip(*finished, strict=True))
+  tokens, nodes, mask = (np.concatenate(pieces) for pieces in zip(*sequences, strict=True))
   return Tree(tokens, mask, nodes, count, vocabulary)
 
 
@@ -111,8 +111,8 @@ def _binary_rewards(rng: np.random.Generator, count: int) -> np.ndarray:
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
   """Returns the log-probs of logits over the last axis."""
-  shifted = logits - logits.max(-1, keepdims=True)
-  return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+  offsets = logits - logits.max(-1, keepdims=True)
+  return offsets - np.log(np.exp(offsets).sum(-1, keepdims=True))
 
 
 def token_log_probs(tree: Tree, logits: np.ndarray) -> np.ndarray:
@@ -153,8 +153,8 @@ def prefix_probs(tree: Tree, logits: np.ndarray) -> np.ndarray:
 def edge_values(tree: Tree, logits: np.ndarray, rewards: np.ndarray) -> np.ndarray:
   """Returns Q(s, a), [..., num_nodes, V]: the policy's expected reward after prefix and token."""
   probs = sequence_probs(tree, logits)
-  rewarded = edge_sum(tree, _every_token(tree, probs * rewards))
-  return rewarded / edge_sum(tree, _every_token(tree, probs))
+  reward_mass = edge_sum(tree, _every_token(tree, probs * rewards))
+  return reward_mass / edge_sum(tree, _every_token(tree, probs))
 
 
 def action_values(tree: Tree, logits: np.ndarray, rewards: np.ndarray) -> np.ndarray:

@@ -78,12 +78,12 @@ def row_function(
                 jnp.zeros(1, jnp.int32))
     return tuple(x[0] for x in out)
 
-  compiled = jax.jit(jax.vmap(single))
+  program = jax.jit(jax.vmap(single))
 
   def row_coefficients(*arrays):
     shape = np.broadcast_shapes(*(x.shape for x in arrays))
     flat = [np.broadcast_to(x, shape).reshape(-1, shape[-1]) for x in arrays]
-    return tuple(x.reshape(shape) for x in in_chunks(compiled, flat, CHUNK))
+    return tuple(x.reshape(shape) for x in in_chunks(program, flat, CHUNK))
 
   return row_coefficients
 
@@ -136,13 +136,13 @@ def single_sequence(case: exact.Case, coefficient: Callable, advantages: np.ndar
             exact.token_log_probs(tree, case.behavior_logits), advantages, tree.mask)
   wide = [np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, extra)]) for x in arrays]
   coefficients, plain = (x[..., :horizon] for x in coefficient(*wide))
-  weighted = probs[..., None] * coefficients
+  weights = probs[..., None] * coefficients
   # The prefixes along one sequence differ, so the scores of its tokens are orthogonal.
   energy = exact.score_energy(tree, case.target_logits)
   totals = [np.sum(probs * x, -1) for x in weight_sums(coefficients, plain)]
   return Moments(
-      mean=exact.score_sum(tree, case.target_logits, weighted),
-      square=np.sum(weighted * coefficients * energy, (-2, -1)),
+      mean=exact.score_sum(tree, case.target_logits, weights),
+      square=np.sum(weights * coefficients * energy, (-2, -1)),
       effective=effective_share(*totals),
   )
 

@@ -92,11 +92,11 @@ def advantage_function(advantage: AdvantageConfig) -> Callable:
     )
     return (call(inputs, advantage),)
 
-  compiled = jax.jit(jax.vmap(group_advantages, (0, None)))
+  program = jax.jit(jax.vmap(group_advantages, (0, None)))
 
   def advantages_of_groups(groups, tables):
     def chunk(indices):
-      return compiled(indices, tables)
+      return program(indices, tables)
 
     return in_chunks(chunk, [groups], CHUNK)[0]
 
@@ -117,11 +117,11 @@ def group_coefficient_function(estimator: EstimatorConfig,
     log_probs, anchor, mask = (tables[name][group] for name in ("log_probs", "anchor", "mask"))
     return batch(log_probs, anchor, advantage, mask, jnp.zeros(len(group), jnp.int32))
 
-  compiled = jax.jit(jax.vmap(coefficients, (0, 0, None)))
+  program = jax.jit(jax.vmap(coefficients, (0, 0, None)))
 
   def coefficients_of_groups(groups, advantage, tables):
     def chunk(indices, values):
-      return compiled(indices, values, tables)
+      return program(indices, values, tables)
 
     return in_chunks(chunk, [groups, advantage], CHUNK)
 
@@ -134,7 +134,7 @@ def sequence_tables(case: exact.Case) -> dict[str, np.ndarray]:
   `case` has no leading axes.
   """
   tree, behavior = case.tree, case.behavior_logits
-  squared = np.square(np.exp(exact.log_softmax(behavior))).sum(-1)[tree.node]
+  squares = np.square(np.exp(exact.log_softmax(behavior))).sum(-1)[tree.node]
   return {
       "log_probs": exact.token_log_probs(tree, case.target_logits),
       "mask": tree.mask,
@@ -142,7 +142,7 @@ def sequence_tables(case: exact.Case) -> dict[str, np.ndarray]:
       "anchor": exact.token_log_probs(tree, behavior),
       "rewards": np.array(case.rewards),
       "values": exact.state_values(tree, behavior, case.rewards),
-      "sum_pi_squared": np.where(tree.mask, squared, 0.0),
+      "sum_pi_squared": np.where(tree.mask, squares, 0.0),
   }
 
 

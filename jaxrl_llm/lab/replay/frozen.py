@@ -80,9 +80,10 @@ def load(run: RunFolder, iteration: int, rollout: RolloutConfig, pad_id: int) ->
 
 
 def _check_keys(rows: list[dict[str, Any]], has_turns: bool, path: str) -> None:
-  required = PER_TOKEN.keys() | PER_ROW.keys() | OTHER_KEYS | (TURN_KEYS if has_turns else set())
+  turn_keys = TURN_KEYS if has_turns else set()
+  required_keys = PER_TOKEN.keys() | PER_ROW.keys() | OTHER_KEYS | turn_keys
   for number, row in enumerate(rows, 1):
-    missing = sorted(required - row.keys())
+    missing = sorted(required_keys - row.keys())
     if missing:
       raise RunError(f"{path}, line {number}: no {', '.join(missing)}; rows written by this "
                      "version have them. Fix: another iteration or run.")

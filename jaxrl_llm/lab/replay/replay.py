@@ -120,12 +120,12 @@ def replay(frozen: Frozen, params, scores: Scores, *, model, cfg: BatchConfig,
     anchor = estimators.spec(name).anchor
     coefficient, clip = _coefficients(name, stats.log_probs, anchors[anchor], batch)
     flat = np.asarray(gradient(params, batch.replace(loss_weights=coefficient)))
-    dropped = (np.asarray(coefficient) == 0) & advantaged_tokens
+    no_gradient = (np.asarray(coefficient) == 0) & advantaged_tokens
     share = _effective_share(coefficient, batch, advantaged_tokens)
     entries.append(
-        Replayed(name, anchor, clip, _share(dropped, advantaged_tokens), share,
+        Replayed(name, anchor, clip, _share(no_gradient, advantaged_tokens), share,
                  float(np.linalg.norm(flat)),
-                 flat, _bucket_mean(dropped, bucket, advantaged_tokens)))
+                 flat, _bucket_mean(no_gradient, bucket, advantaged_tokens)))
   mean, std = _drift(stats.log_probs, batch.rollout, bucket)
   return Replay(
       estimators=entries,
@@ -214,9 +214,9 @@ def _drift(log_probs, rollout: Rollout, bucket: np.ndarray) -> tuple[np.ndarray,
 
 def cosines(gradients_: list[np.ndarray]) -> np.ndarray:
   """Returns the cosines between gradients, [E, E]; NaN in the row and column of a zero gradient."""
-  stacked = np.stack(gradients_).astype(np.float64)
+  rows = np.stack(gradients_).astype(np.float64)
   with np.errstate(invalid="ignore", divide="ignore"):
-    unit = stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return unit @ unit.T
 
 
@@ -238,8 +238,8 @@ def _rows(bucket: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]
   return in_bucket.any(-1).sum(-1), np.bincount(last[last >= 0], minlength=len(in_bucket))
 
 
-def _share(selected: np.ndarray, population: np.ndarray) -> float:
-  return float(selected[population].mean()) if population.any() else float("nan")
+def _share(subset: np.ndarray, population: np.ndarray) -> float:
+  return float(subset[population].mean()) if population.any() else float("nan")
 
 
 def _bucket_mean(values: np.ndarray, bucket: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import os
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +13,11 @@ import numpy as np
 from huggingface_hub import split_state_dict_into_shards_factory
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
-from safetensors.numpy import save_file
 
 from jaxrl_llm.models.hf import extra_tensors, network_config
 from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.models.hf.import_weights import DTYPES
-from jaxrl_llm.models.hf.safetensors_files import INDEX
+from jaxrl_llm.models.hf.safetensors_files import INDEX, write_tensors
 from jaxrl_llm.models.hf.tensor_names import Entry, by_path, tensor_table
 from jaxrl_llm.models.transformer import Model
 
@@ -42,18 +40,18 @@ def save(path: str | Path, model: Model, params, tokenizer, dtype, max_shard_byt
   directory, writes = Path(path), jax.process_index() == 0
   if writes:
     _make_directory(directory)
-  planned = _planned(tensor_table(model), leaves, dtype)
+  plan = _planned(tensor_table(model), leaves, dtype)
   shards = split_state_dict_into_shards_factory(
-      planned, get_storage_size=_size, filename_pattern="model{suffix}.safetensors",
+      plan, get_storage_size=_size, filename_pattern="model{suffix}.safetensors",
       max_shard_size=max_shard_bytes)
   fetch = _Fetcher(leaves, model.config.scan_layers, dtype)
   for file, names in shards.filename_to_tensors.items():
     tensors = {}
     for name in names:
-      entry, position, _ = planned[name]
+      entry, position, _ = plan[name]
       tensors[name] = entry.to_stored(fetch(entry, position))
     if writes:
-      _write(directory / file, tensors)
+      write_tensors(directory / file, tensors)
   extra = {name: _on_host(x) for name, x in leaves.items() if extra_tensors.is_beside(name)}
   if writes:
     extra_tensors.save(directory, extra)
@@ -88,13 +86,13 @@ def _checked(model: Model, params, dtype) -> dict[str, Any]:
   if dtype is not None and jnp.dtype(dtype).name not in SUPPORTED:
     raise CheckpointError(
         f"dtype = {dtype!r} cannot be stored. Supported: {', '.join(SUPPORTED)}.")
-  leaves, expected = by_path(params), by_path(model.shapes())
-  problems = [f"missing: {p} {list(expected[p].shape)}" for p in expected.keys() - leaves.keys()]
-  problems += [f"left over: {p}" for p in leaves.keys() - expected.keys()]
+  leaves, shapes = by_path(params), by_path(model.shapes())
+  problems = [f"missing: {p} {list(shapes[p].shape)}" for p in shapes.keys() - leaves.keys()]
+  problems += [f"left over: {p}" for p in leaves.keys() - shapes.keys()]
   problems += [
-      f"wrong shape: {p} is {list(leaves[p].shape)}, but the model has {list(expected[p].shape)}"
-      for p in expected.keys() & leaves.keys()
-      if leaves[p].shape != expected[p].shape
+      f"wrong shape: {p} is {list(leaves[p].shape)}, but the model has {list(shapes[p].shape)}"
+      for p in shapes.keys() & leaves.keys()
+      if leaves[p].shape != shapes[p].shape
   ]
   problems += [
       f"wrong dtype: {p} is {x.dtype}" for p, x in leaves.items()
@@ -118,11 +116,11 @@ def _widest(leaves) -> np.dtype:
 
 def _planned(table: list[Entry], leaves, dtype: np.dtype) -> dict[str, _Planned]:
   """Returns every tensor of the checkpoint by name, in file order."""
-  planned = {}
+  plan = {}
   for entry in table:
     size = math.prod(entry.stored_shape) * dtype.itemsize
-    planned |= {name: _Planned(entry, index, size) for index, name in entry.names}
-  return planned
+    plan |= {name: _Planned(entry, index, size) for index, name in entry.names}
+  return plan
 
 
 def _size(tensor: _Planned) -> int:
@@ -161,13 +159,6 @@ def _on_host(leaf, layer: int | None = None) -> np.ndarray:
 
 def _copy_layer(leaf, layer):
   return lax.dynamic_index_in_dim(leaf, layer, 0, keepdims=False)
-
-
-def _write(file: Path, tensors: dict[str, np.ndarray]) -> None:
-  """Writes a file through a partial one, so that a crash leaves no half file of that name."""
-  partial = file.with_name(file.name + ".partial")
-  save_file(tensors, partial, metadata={"format": "pt"})
-  os.replace(partial, file)
 
 
 def _write_json(file: Path, content: dict) -> None:

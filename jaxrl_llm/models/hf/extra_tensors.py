@@ -43,15 +43,15 @@ def load(directory: Path, model: Model, path: str, shape: tuple[int, ...],
     CheckpointError: the stored one has another shape, or the file lacks it.
   """
   name = VALUE_HEAD if path == "value_head" else MTP
-  stored = (directory / name).exists()
-  value = _read_array(directory / name, path) if stored else _fresh(model, path, shape)
+  is_stored = (directory / name).exists()
+  value = _read_array(directory / name, path) if is_stored else _fresh(model, path, shape)
   if value.shape != shape:
     raise CheckpointError(
         f"{directory / name}: {path} is {list(value.shape)}, but the model's shapes make it "
         f"{list(shape)}. Fix: the file that was exported with these weights.")
   if sharding is None:
-    return jnp.asarray(value), stored
-  return jax.make_array_from_callback(shape, sharding, value.__getitem__), stored
+    return jnp.asarray(value), is_stored
+  return jax.make_array_from_callback(shape, sharding, value.__getitem__), is_stored
 
 
 def _read_array(file: Path, path: str) -> np.ndarray:

@@ -115,13 +115,13 @@ def _changed_copies(copies: dict[str, np.ndarray], entries, params) -> list[str]
   head.
   """
   leaves, problems = by_path(params), []
-  for module, stored in copies.items():
+  for module, copy in copies.items():
     if module not in entries:
       problems.append(f"{module}: the base has no such weight")
       continue
     entry, index = entries[module]
     ours = entry.to_stored(np.asarray(leaves[entry.path], np.float32)[index])
-    if not np.array_equal(ours, stored):
+    if not np.array_equal(ours, copy):
       problems.append(f"{module}: the weight that is stored whole is not the base's")
   return problems
 
@@ -139,12 +139,12 @@ def _read(directory: Path) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, 
   pairs: dict[str, dict[str, np.ndarray]] = collections.defaultdict(dict)
   copies = {}
   for name, tensor in tensors.items():
-    match, copied = NAME.fullmatch(name), COPY.fullmatch(name)
-    if match is None and copied is None:
+    match, copy_match = NAME.fullmatch(name), COPY.fullmatch(name)
+    if match is None and copy_match is None:
       raise CheckpointError(f"{file}: {name} is no matrix of a low-rank adapter. Fix: an adapter "
                             "of linear layers, without saved modules.")
     if match is None:
-      copies[copied[1]] = tensor.astype(np.float32)
+      copies[copy_match[1]] = tensor.astype(np.float32)
     else:
       if match[2] in pairs[match[1]]:
         raise CheckpointError(f"{file}: two tensors are lora_{match[2]} of {match[1]}. Fix: an "

@@ -123,7 +123,8 @@ def local_directory(path: str | Path) -> Path:
   """
   if "://" in str(path):
     raise CheckpointError(f"{path}: addresses are not read. Fix: a directory, to which the "
-                          "checkpoint was copied, or the hub's name of it, such as Qwen/Qwen3-0.6B.")
+                          "checkpoint was copied, or the hub's name of it, such as "
+                          "Qwen/Qwen3-0.6B.")
   directory = Path(path).expanduser()
   if gguf.files(directory):
     return gguf.folder(directory)
@@ -139,7 +140,8 @@ def local_directory(path: str | Path) -> Path:
     return Path(huggingface_hub.snapshot_download(str(path), allow_patterns=patterns))
   except (OSError, ValueError) as error:
     raise CheckpointError(
-        f"{path} is not a directory, and the hub does not give it: {error}. "
+        f"{path} is not a directory, and the hub does not give it: "
+        f"{str(error).splitlines()[0].rstrip('.')}. "
         "Fix: fetch the repository where there is a network, and pass its directory.") from error
 
 
@@ -152,15 +154,15 @@ def base_directory(path: str | Path) -> Path:
   directory = local_directory(path)
   if not import_adapters.is_adapter(directory):
     return directory
-  tried = import_adapters.candidate_bases(directory)
-  for place in tried:
+  places = import_adapters.candidate_bases(directory)
+  for place in places:
     if (Path(place) / "config.json").exists():
       return Path(place)
   try:
-    return local_directory(tried[0])
+    return local_directory(places[0])
   except CheckpointError as error:
     raise CheckpointError(
-        f"{directory}: its base {tried[0]!r} was not found (looked in {', '.join(tried)}). Fix: "
+        f"{directory}: its base {places[0]!r} was not found (looked in {', '.join(places)}). Fix: "
         f"{import_adapters.BASE} in {directory / 'adapter_config.json'}, or the base beside the "
         "adapter.") from error
 
@@ -186,24 +188,24 @@ def _check(directory: Path, weights: AnyWeights, table: list[Entry], tied: bool)
     CheckpointError: tensors are missing, left over, or of a wrong shape or dtype; all are listed.
   """
   problems = []
-  expected = {name: entry for entry in table for _, name in entry.names}
-  for name, entry in expected.items():
-    stored = weights.tensors.get(name)
-    if stored is None:
+  entries = {name: entry for entry in table for _, name in entry.names}
+  for name, entry in entries.items():
+    tensor = weights.tensors.get(name)
+    if tensor is None:
       problems.append(f"missing: {name} (for {entry.path}, shape {list(entry.stored_shape)})")
-    elif stored.shape != entry.stored_shape:
+    elif tensor.shape != entry.stored_shape:
       problems.append(
-          f"wrong shape: {name} in {stored.file} is {list(stored.shape)}, but config.json makes it "
+          f"wrong shape: {name} in {tensor.file} is {list(tensor.shape)}, but config.json makes it "
           f"{list(entry.stored_shape)}")
-    elif stored.dtype not in DTYPES:
+    elif tensor.dtype not in DTYPES:
       problems.append(
-          f"wrong dtype: {name} in {stored.file} is {stored.dtype}, supported are "
+          f"wrong dtype: {name} in {tensor.file} is {tensor.dtype}, supported are "
           f"{', '.join(DTYPES)}")
-  ignored = []
-  for name in weights.tensors.keys() - expected.keys():
+  leftovers = []
+  for name in weights.tensors.keys() - entries.keys():
     tied_head = tied and name == "lm_head.weight"
     if name.endswith(BUFFER) or (tied_head and _same(weights, name, "model.embed_tokens.weight")):
-      ignored.append(name)
+      leftovers.append(name)
     elif tied_head:
       problems.append(
           "left over: lm_head.weight differs from the embedding, but config.json ties them "
@@ -215,7 +217,7 @@ def _check(directory: Path, weights: AnyWeights, table: list[Entry], tied: bool)
     raise CheckpointError(
         f"{directory} does not fit its config.json ({len(problems)} tensors):\n  {lines}"
         "\nFix: config.json and weights of one checkpoint.")
-  return sorted(ignored)
+  return sorted(leftovers)
 
 
 def _same(weights: AnyWeights, name: str, other_name: str, rows: int = 1024) -> bool:
@@ -235,8 +237,8 @@ def _read(weights: AnyWeights, entry: Entry, dtype, sharding) -> jax.Array:
   """Returns one parameter. Each device's part is read from the file; equal parts are read only
   once.
   """
-  stored = np.dtype(jnp.dtype(DTYPES[weights.tensors[entry.names[0][1]].dtype]))
-  dtype = stored if dtype is None else jnp.dtype(dtype)
+  stored_dtype = np.dtype(jnp.dtype(DTYPES[weights.tensors[entry.names[0][1]].dtype]))
+  dtype = stored_dtype if dtype is None else jnp.dtype(dtype)
   cache: dict[tuple, np.ndarray] = {}
 
   def part(index: tuple[slice, ...]) -> np.ndarray:
@@ -258,5 +260,5 @@ def _read(weights: AnyWeights, entry: Entry, dtype, sharding) -> jax.Array:
 
 
 def _mapped(weights: AnyWeights, entry: Entry, name: str) -> MappedTensor:
-  stored = weights.tensors[name]
-  return MappedTensor(name, entry.path, stored.shape, DTYPES[stored.dtype], stored.file)
+  tensor = weights.tensors[name]
+  return MappedTensor(name, entry.path, tensor.shape, DTYPES[tensor.dtype], tensor.file)

@@ -159,7 +159,7 @@ def _mscale(factor: float, scale: float) -> float:
 
 def _from_hf(kind: str, hf) -> ModelConfig:
   rope, experts = hf.rope_parameters, {}
-  biased = bool(getattr(hf, "attention_bias", False))
+  has_bias = bool(getattr(hf, "attention_bias", False))
   dense: tuple[int, ...] = ()
   if kind == "qwen3_moe":
     dense = tuple(i for i in range(hf.num_hidden_layers) if i in (hf.mlp_only_layers or [])
@@ -176,8 +176,8 @@ def _from_hf(kind: str, hf) -> ModelConfig:
       num_kv_heads=hf.num_key_value_heads,
       head_dim=getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads,
       mlp_width=hf.intermediate_size,
-      qkv_bias=kind == "qwen2" or biased,
-      out_bias=biased,
+      qkv_bias=kind == "qwen2" or has_bias,
+      out_bias=has_bias,
       qk_norm=kind in ("qwen3", "qwen3_moe"),
       rope_base=float(rope["rope_theta"]),
       rope_scaling=_rope_scaling(hf),
@@ -197,12 +197,12 @@ def with_execution(cfg: ModelConfig, overrides: dict[str, Any]) -> ModelConfig:
   if invalid:
     raise CheckpointError(
         f"overrides = {invalid}: the checkpoint determines these. Allowed: {', '.join(EXECUTION)}.")
-  changed = dataclasses.replace(cfg, **overrides)
+  result = dataclasses.replace(cfg, **overrides)
   try:
-    check_model(changed)
+    check_model(result)
   except ConfigError as error:
     raise CheckpointError(str(error)) from error
-  return changed
+  return result
 
 
 def model_type(cfg: ModelConfig) -> str:
@@ -268,8 +268,8 @@ def to_hf(cfg: ModelConfig, dtype: str, base: dict[str, Any]) -> dict[str, Any]:
   }
   if kind != "qwen2":
     ours["attention_bias"] = cfg.out_bias
-  inherited = base if base.get("model_type") == kind else {}
-  return defaults | inherited | ours | _rope_keys(cfg) | _expert_keys(cfg)
+  of_base = base if base.get("model_type") == kind else {}
+  return defaults | of_base | ours | _rope_keys(cfg) | _expert_keys(cfg)
 
 
 def _rope_keys(cfg: ModelConfig) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def differing_sampling(directory: Path, ours: dict[str, float]) -> list[str]:
   Args:
     ours: by the names of SAMPLING; an absent one prunes nothing.
   """
-  recommended = sampling_defaults(directory)
+  defaults = sampling_defaults(directory)
   ours = SAMPLING | ours
-  return [f"{key} = {value} (here {ours[key]})" for key, value in recommended.items()
+  return [f"{key} = {value} (here {ours[key]})" for key, value in defaults.items()
           if value != ours[key]]

@@ -42,7 +42,8 @@ class DataConfig:
                          "and counted", choices=("error", "drop"))
   verifier: str = option(AUTO, "how answers are checked (grading/grading.py): exact, numeric, "
                          "math, strict (with a mark or a box), choice, or a plugin's; "
-                         "auto: the mapping's own, math where that is auto; one, or one for each file by commas")
+                         "auto: the mapping's own, math where that is auto; one, or one for each "
+                         "file by commas")
 
 
 @dataclasses.dataclass(frozen=True)

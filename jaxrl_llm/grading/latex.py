@@ -70,10 +70,17 @@ def plus_minus(text: str) -> str:
   out = []
   for part in list_parts(text):
     part = re.sub(r"^[a-zA-Z]\s*=\s*(?=.*\\pm)", "", part)
-    both = [_PM.sub(lambda sign, signs=signs: signs[sign[1] == "m"], part)
-            for signs in ("+-", "-+")]
+    both = (_with_signs(part, signs) for signs in ("+-", "-+"))
     out += dict.fromkeys(value.strip().removeprefix("+") for value in both)
   return ", ".join(out)
+
+
+def _with_signs(part: str, signs: str) -> str:
+  r"""Returns a part with the first sign for each \pm, and the second for each \mp."""
+  def sign(match: re.Match) -> str:
+    return signs[match[1] == "m"]
+
+  return _PM.sub(sign, part)
 
 
 def _periodic(match: re.Match) -> str:

@@ -10,7 +10,8 @@ The three commands are the columns of the published table.
 
 Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
   prefill    56.7 GB each; 8 x 0.0673 s, compute binds, MFU 87.9 %
-  decode     59.2 GB each; 48 x 2.47 s, memory binds, MFU 22.8 %
+  admit      57.4 GB each; 8 x 0.0116 s, memory binds, MFU 0 %
+  decode     58.3 GB each; 48 x 1.68 s, memory binds, MFU 33.5 %
   score      30.4 GB each; 1 x 37.8 s, compute binds, MFU 88.7 %
   step       24.9 GB each; 16 x 9.47 s, compute binds, MFU 66.4 %
 

@@ -10,7 +10,8 @@ the 8,000 tokens that the published one shares with tool output.
 
 Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
   prefill    57.7 GB each; 64 x 0.0222 s, compute binds, MFU 76.1 %
-  decode     60.1 GB each; 1008 x 2.59 s, memory binds, MFU 4.6 %
+  admit      57.9 GB each; 64 x 0.00792 s, memory binds, MFU 0 %
+  decode     60.1 GB each; 1008 x 1.55 s, memory binds, MFU 7.7 %
   score      16.8 GB each; 1 x 127 s, compute binds, MFU 84 %
   step       15.9 GB each; 16 x 33.6 s, compute binds, MFU 59.7 %
 

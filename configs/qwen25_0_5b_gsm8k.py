@@ -6,7 +6,8 @@ r"""Qwen2.5-0.5B-Instruct on GSM8K: the recipe to begin with, for one GPU or one
 
 Planned for v6e:1, 1 device of 32 GB (experiments/plan.py; compiled, not run):
   prefill    8.57 GB each; 8 x 0.00125 s, compute binds, MFU 97.8 %
-  decode     8.95 GB each; 16 x 0.157 s, memory binds, MFU 6.04 %
+  admit      8.35 GB each; 8 x 5.76e-06 s, memory binds, MFU 0 %
+  decode     8.75 GB each; 16 x 0.0857 s, memory binds, MFU 11.1 %
   score       8.8 GB each; 1 x 0.243 s, compute binds, MFU 93.6 %
   step       11.4 GB each; 4 x 0.646 s, memory binds, MFU 26.4 %
 

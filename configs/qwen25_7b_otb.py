@@ -11,7 +11,8 @@ turn, without code.
 
 Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
   prefill    59.6 GB each; 16 x 0.0326 s, compute binds, MFU 90.8 %
-  decode     62.2 GB each; 256 x 2.52 s, memory binds, MFU 12.6 %
+  admit      60.8 GB each; 16 x 0.0058 s, memory binds, MFU 0 %
+  decode     61.7 GB each; 256 x 1.59 s, memory binds, MFU 19.9 %
   score      30.5 GB each; 1 x 91.4 s, compute binds, MFU 89.2 %
   step       27.4 GB each; 1 x 364 s, compute binds, MFU 67.2 %
 

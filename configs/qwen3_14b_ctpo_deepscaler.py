@@ -10,7 +10,8 @@ the 8,000 tokens that the published one shares with tool output.
 
 Planned for v5p:2x4x4, 32 devices of 95 GB (experiments/plan.py; compiled, not run):
   prefill    57.4 GB each; 16 x 0.0694 s, compute binds, MFU 86.3 %
-  decode     62.5 GB each; 504 x 2.55 s, memory binds, MFU 6.17 %
+  admit      59.6 GB each; 16 x 0.00963 s, memory binds, MFU 0 %
+  decode     62.5 GB each; 504 x 1.95 s, memory binds, MFU 8.08 %
   score      38.5 GB each; 1 x 110 s, compute binds, MFU 71.9 %
   step       20.6 GB each; 16 x 24.7 s, compute binds, MFU 60.3 %
 

@@ -10,7 +10,8 @@ The three commands are the columns of the published table.
 
 Planned for v5p:2x2x1, 4 devices of 95 GB (experiments/plan.py; compiled, not run):
   prefill      43 GB each; 32 x 0.00847 s, compute binds, MFU 77.3 %
-  decode     44.2 GB each; 1024 x 1.83 s, memory binds, MFU 2.7 %
+  admit      42.7 GB each; 32 x 0.00582 s, memory binds, MFU 0 %
+  decode     43.8 GB each; 1024 x 1.08 s, memory binds, MFU 4.57 %
   score      10.9 GB each; 1 x 50.5 s, compute binds, MFU 90.2 %
   step       12.6 GB each; 16 x 13.8 s, compute binds, MFU 61.9 %
 

@@ -5,7 +5,8 @@
 
 Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
   prefill    40.7 GB each; 42 x 0.0183 s, compute binds, MFU 71.7 %
-  decode       42 GB each; 896 x 1.83 s, memory binds, MFU 2.7 %
+  admit      40.2 GB each; 42 x 0.00691 s, memory binds, MFU 0 %
+  decode     41.5 GB each; 896 x 1.08 s, memory binds, MFU 4.57 %
   score      7.94 GB each; 1 x 48.2 s, compute binds, MFU 82.7 %
   step       8.69 GB each; 8 x 25.5 s, compute binds, MFU 58.6 %
 

@@ -9,12 +9,13 @@ of a row, so that each has a quarter of the sampler's copy and of the cache. Row
 
 Planned for v5e:8x8, 64 devices of 16 GB (experiments/plan.py; compiled, not run):
   prefill    8.26 GB each; 32 x 0.0102 s, compute binds, MFU 96.2 %
-  decode     8.98 GB each; 1008 x 2.02 s, memory binds, MFU 1.71 %
+  admit      8.62 GB each; 32 x 0.00283 s, interconnect binds, MFU 0 %
+  decode     8.98 GB each; 1008 x 0.804 s, memory binds, MFU 4.31 %
   score      4.72 GB each; 1 x 31.9 s, compute binds, MFU 97.5 %
   step       7.32 GB each; 16 x 8.41 s, compute binds, MFU 69.4 %
 
-The seconds are those of completions at their limit: 2,205 s an iteration, 7.8 days for all 305. At
-a mean length of .4 it is 937 s (experiments/plans), 3.3 days, most of it decoding. With 256 slots
+The seconds are those of completions at their limit: 977 s an iteration, 3.4 days for all 305. At a
+mean length of .4 it is 398 s (experiments/plans), 1.4 days, most of it decoding. With 256 slots
 each four chips decode 16 completions at a time; more fit, and were not planned.
 
 Published: 51.4 (GSPO 47.7).

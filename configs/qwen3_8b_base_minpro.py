@@ -8,7 +8,8 @@ sampler's parameters are two iterations old, and each rollout batch gives one op
 
 Planned for v5p:2x2x4, 16 devices of 95 GB (experiments/plan.py; compiled, not run):
   prefill    69.4 GB each; 8 x 0.0377 s, compute binds, MFU 84 %
-  decode     73.2 GB each; 128 x 2.95 s, memory binds, MFU 6.22 %
+  admit      70.4 GB each; 8 x 0.0088 s, memory binds, MFU 0 %
+  decode     72.5 GB each; 128 x 1.89 s, memory binds, MFU 9.68 %
   score      29.6 GB each; 1 x 26.9 s, compute binds, MFU 84.5 %
   step       23.1 GB each; 1 x 108 s, compute binds, MFU 63.1 %
 

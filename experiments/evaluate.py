@@ -1,8 +1,10 @@
 """Sample several completions per held-out problem; report avg@k, pass@k and maj@k with intervals.
 
   python experiments/evaluate.py --workdir=runs/a --out=runs/a/evaluation --samples=8
-  python experiments/evaluate.py --pretrained=DIR --config=configs/math.py --out=evaluation/math
-  python experiments/evaluate.py --pretrained=DIR --config=configs/math.py --out=evaluation/aime \
+  python experiments/evaluate.py --pretrained=DIR --config=configs/qwen25_0_5b_gsm8k.py \
+    --out=evaluation/gsm8k
+  python experiments/evaluate.py --pretrained=DIR --config=configs/qwen25_0_5b_gsm8k.py \
+    --out=evaluation/aime \
     --config.task.heldout_problems=0 --config.evaluation.sets.aime.path=data/aime.jsonl \
     --config.evaluation.sets.aime.mapping=aime --config.evaluation.sets.aime.samples=32
 

@@ -1,4 +1,6 @@
-"""Each module has a test: the mirrored file, one that imports it, or the one that is listed here."""
+"""Each module has a test: the mirrored file, one that imports it, or the one that is listed
+here.
+"""
 
 import ast
 from pathlib import Path

@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 NAMES = (  # (module, name; empty for the module itself)
     ("tasks.verifiers", "grade_many"), ("tasks", "make_task"),
-    ("tasks.tokenizer", "load_tokenizer"), ("tasks.prompts", "make_prompter"), ("rollouts.tools", "PythonSandbox"),
+    ("tasks.tokenizer", "load_tokenizer"), ("tasks.prompts", "make_prompter"),
+    ("rollouts.tools", "PythonSandbox"),
     ("rollouts.tools", "calculator"), ("models", "load_pretrained"), ("models", "save_pretrained"),
     ("runs.trainer", "run"), ("presets", "PRESETS"), ("presets", "apply"),
 )

@@ -2,9 +2,9 @@
 
   python experiments/bench/startup.py --repeats=5
 
-Starts configs/quickstart.py with JAX's compilation cache (`jax` in results/startup.json; `kept` were
-programs that needed no tracing, which 0.3 has no more). One start, which is not counted, fills the
-caches, Python's own for modules among them, and trains the warm start. Adds to
+Starts configs/quickstart.py with JAX's compilation cache (`jax` in results/startup.json; `kept`
+were programs that needed no tracing, which is no longer there). One start, which is not counted,
+fills the caches, Python's own for modules among them, and trains the warm start. Adds to
 results/startup.json, by commit, and writes the table of README.md.
 """
 

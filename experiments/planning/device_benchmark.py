@@ -28,9 +28,9 @@ from jaxrl_llm.config import (
   SamplerConfig,
   StepConfig,
 )
-from jaxrl_llm.models import Model, kv_cache, row_attention
+from jaxrl_llm.models import Model, kv_cache, row_attention, row_cache
 from jaxrl_llm.objective.loss import policy_loss
-from jaxrl_llm.rollouts import decoding, generate, hand_over
+from jaxrl_llm.rollouts import decode_attention, decoding, generate, hand_over
 from jaxrl_llm.rollouts.chunk import ChunkInputs
 from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.training.optimizers import make_optimizer
@@ -179,20 +179,23 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
 
   Returns:
     With `bandwidth_share`: seconds at the published bandwidth over measured seconds. It
-    is None on an unknown device.
+    is None on an unknown device. `attention` is how the cache is read (rollout.decode_attention):
+    windowed on a device whose kernel differs from plain attention.
   """
   num_live = context - sizes.chunk
   never = model.config.vocab_size  # a stop token beyond the vocabulary is never sampled
-  built = decoding.build(model, sizes.chunk, (never,), False, None)
+  side = decode_attention.heads_side_by_side(decode_attention.AUTO, model, context)
+  built = decoding.build(model, sizes.chunk, (never,), False, None, bool(side))
   config = hand_over.decode_model(model).config
   params = built.decode_params(jax.jit(model.init)(jax.random.key(0)))
   # The key is an argument, because the compiler would compute the noise of a constant one itself.
-  cache = jax.jit(functools.partial(_filled_cache, config, rows, context, num_live))(
+  cache = jax.jit(functools.partial(_filled_cache, config, rows, context, side or 1))(
       jax.random.key(0))
   row_ones = jnp.full(rows, 1, jnp.int32)
-  inputs = ChunkInputs(jnp.int32(num_live), jnp.int32(sizes.chunk), jnp.int32(rows),
-                       row_ones, num_live * row_ones, sizes.chunk * row_ones, 0 * row_ones,
-                       jnp.arange(rows, dtype=jnp.int32))
+  length = num_live * row_ones
+  inputs = ChunkInputs(jnp.int32(sizes.chunk), jnp.int32(rows), row_ones, length, length,
+                       sizes.chunk * row_ones, 0 * row_ones, jnp.arange(rows, dtype=jnp.int32),
+                       columns=num_live)
   steps = []
 
   def once():
@@ -207,25 +210,21 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
     raise RuntimeError(f"chunks took {steps} steps instead of {sizes.chunk}")
   seconds, tokens = timing["seconds"], rows * sizes.chunk
   num_bytes = decode_bytes(config, _read_weights(params, config), rows, num_live, sizes.chunk)
-  return {**timing, "tokens": tokens, "tokens_per_second": tokens / seconds, "bytes": num_bytes,
+  attention = decode_attention.KERNEL if side else decode_attention.WINDOWED
+  return {**timing, "attention": attention, "tokens": tokens, "tokens_per_second": tokens / seconds,
+          "bytes": num_bytes,
           "bandwidth_share": None if chip is None else num_bytes / seconds / chip.bandwidth}
 
 
-def _filled_cache(config: ModelConfig, rows: int, columns: int, num_live: int,
-                  key) -> kv_cache.KVCache:
-  """Returns a cache with random keys and values, equal for all rows, in the first `num_live`
-  columns.
-  """
-  empty = kv_cache.empty(config, rows, columns)
+def _filled_cache(config: ModelConfig, rows: int, columns: int, side: int,
+                  key) -> row_cache.RowCache:
+  """Returns a cache with random keys and values, equal for all rows."""
 
   def noise(x):
     row = jax.random.normal(key, x.shape[1:], x.dtype)
     return jnp.broadcast_to(row, x.shape)
 
-  column = jnp.broadcast_to(jnp.arange(columns, dtype=jnp.int32), (rows, columns))
-  return empty.replace(keys=jax.tree.map(noise, empty.keys),
-                       values=jax.tree.map(noise, empty.values), positions=column,
-                       segments=(column < num_live).astype(jnp.int32), index=jnp.int32(num_live))
+  return jax.tree.map(noise, row_cache.empty(config, rows, columns, side))
 
 
 # The gap.

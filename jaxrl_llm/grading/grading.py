@@ -1,57 +1,34 @@
-"""The verdict on a completion: cheap comparisons first, algebra in a worker process last.
-
-`judge` may end in a `Question`, which a worker decides with math-verify (grading/verifier_pool.py).
-The answer is located in grading/extraction.py, numbers with units are read in
-grading/quantities.py, formulas get one spelling in grading/latex.py and are compared in
-grading/comparisons.py.
-"""
+"""The verdict on a completion, or a `Question` for math-verify (grading/verifier_pool.py)."""
 
 import re
 
 import numpy as np
 
-from jaxrl_llm.grading import inequalities, latex, wordnumbers
-from jaxrl_llm.grading.comparisons import Question, Verdict, compare, question, without_label
-from jaxrl_llm.grading.conclusions import concluded, last_concluded, worded
-from jaxrl_llm.grading.corrections import corrected, is_withdrawn
-from jaxrl_llm.grading.extraction import (
-  after_thinking,
-  answer_boxes,
-  answer_text,
-  answer_words,
-  boxes,
-  last_boxed,
-)
+from jaxrl_llm.grading import extraction, latex, statements
+from jaxrl_llm.grading.comparisons import Verdict, compare
+from jaxrl_llm.grading.extraction import answer_boxes, last_boxed
+from jaxrl_llm.grading.formulas import Question, bounds
 from jaxrl_llm.grading.latex import normalize
 from jaxrl_llm.grading.letters import letter
-from jaxrl_llm.grading.marks import unmarked
-from jaxrl_llm.grading.numerals import readable
-from jaxrl_llm.grading.parts import contradicts, unsolved
-from jaxrl_llm.grading.quantities import (
-  Quantity,
-  equal,
-  last_number,
-  quantity,
-)
+from jaxrl_llm.grading.normalise import after_thinking, readable, unmarked, written
+from jaxrl_llm.grading.quantities import Quantity, equal, quantity
 from jaxrl_llm.registry import VERIFIERS
 
 __all__ = ["KINDS", "Question", "Verdict", "after_thinking", "answer_key", "judge", "last_boxed",
-           "last_number", "letter", "normalize", "register"]
+           "letter", "normalize", "register"]
 
-KINDS = ("exact", "numeric", "math", "choice")
+KINDS = ("exact", "numeric", "math", "strict", "choice")
 NO_ANSWER = "no answer"  # unscored: the problem has none
 LONGEST = 1000  # characters; a longer answer, also longer than four times the gold, is wrong
+MISSING = Verdict(False, "missing")
 
 
 def register(name: str, *, replace: bool = False):
   """Returns a decorator that enters a verifier: `(text, answer) -> bool` or `Verdict`.
 
   Args:
-    name: value of `task.data.verifier`, or of a mapping's `verifier`.
+    name: value of `task.data.verifier`, or of a mapping's `verifier`; a ValueError if it is taken.
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
-
-  Raises:
-    ValueError: the name is taken.
   """
   return VERIFIERS.register(name, replace=replace)
 
@@ -59,31 +36,28 @@ def register(name: str, *, replace: bool = False):
 def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
   """Returns the verdict on one completion, or the question that is left for a worker.
 
-  All kinds read the text after the thinking block. They compare
+  All kinds, and a plugin's verifiers, read `normalise.written`. They compare
 
     exact    the box's content, or without a box the full text, up to white space.
-    numeric  the box, which must be a number with at most a unit, or is left to algebra. Without a
-             box, the number that the statement after the last mark of an answer ("####",
-             "answer:") concludes, else the one of the last sentence with a number; see
-             `conclusions.concluded`. 5% is 5 and 0.05; see `quantities.equal`.
+    math     the box; else what follows the last mark ("####", "answer is"); else the last number or
+             formula of the last sentence. As strings, numbers with units, words, then by algebra.
+    strict   as math, without the last sentence.
+    numeric  as math, where the answer is one number.
     choice   a letter A to J; see `letters.letter`.
-    math     the last box, or all boxes if the gold has as many answers; there must be one. As
-             strings, as numbers with units, as words, then by algebra.
 
   Several answers where the gold is one are a hedge, and wrong. A last box that never closes is the
   last answer, which cannot be read.
-
-  A verifier of a plugin gets the same text and the answer, without white space around it.
 
   Raises:
     ValueError: unknown kind.
   """
   if kind not in VERIFIERS:
     raise ValueError(f"verifier kind {kind!r} is unknown; allowed are {', '.join(VERIFIERS)}.")
-  gold = _gold(answer or "") if kind in ("numeric", "math", "choice") else (answer or "").strip()
+  gold = written(str(answer or "")).strip()
+  gold = _unboxed(gold) if kind in KINDS and kind != "exact" else gold
   if not gold:
     return Verdict(False, "none", NO_ANSWER)
-  text = after_thinking(completion)
+  text = written(completion)
   if kind in KINDS:
     return VERIFIERS[kind].function(text, gold)
   return _plugin_verdict(kind, text, gold)
@@ -104,77 +78,50 @@ def _plugin_verdict(kind: str, text: str, gold: str) -> Verdict:
   return Verdict(bool(verdict), "own")
 
 
-def answer_key(completion: str, kind: str | None = None) -> str | None:
-  """Returns a text that is the same for equal answers, for votes and counts of distinct answers.
-
-  Args:
-    kind: exact, numeric, choice and math take what `judge` compares. None takes the box, else the
-      text after the last `####`, else after the last `=`, else all of the text, without white
-      space.
-
-  Returns:
-    None if there is no answer. Answers that only algebra finds equal have different keys.
-  """
-  text = after_thinking(completion)
-  box = last_boxed(text)
-  kind = kind if kind in KINDS else None  # a plugin's kind of comparison is unknown
-  if kind == "choice":
-    return letter(text)
-  if kind == "numeric":
-    number = _stated(text) if box is None else _number_in_box(box)
-    if number is not None:
-      return str(number.value)
-  if kind in ("math", "numeric") or (kind is None and box is not None):
-    plain = normalize((box or "")[:LONGEST])
-    number = quantity((box or "")[:LONGEST])
-    return None if not plain else plain if number is None else str(number.value)
-  if kind is None:
-    text = text.rsplit("####", 1)[-1].rsplit("=", 1)[-1]
-    return "".join(text.split()) or None
-  return " ".join((text if box is None else box).split()) or None
-
-
 @register("exact")
 def _exact(text: str, gold: str) -> Verdict:
-  contents = answer_boxes(text)
-  answer = " ".join((", ".join(_distinct(contents)) if contents else text).split())
-  return Verdict(answer == " ".join(gold.split()), "string" if answer else "missing")
-
-
-@register("numeric")
-def _numeric(text: str, gold: str) -> Verdict | Question:
-  expected = quantity(gold)
-  if expected is None:
-    return Verdict(False, "none", f"the answer {gold[:40]!r} is not one number")
   contents = _distinct(answer_boxes(text))
-  values = [_number_in_box(box) for box in contents] if contents else [_stated(text)]
-  if contents and is_withdrawn(text, values[-1]):
-    return Verdict(False, "missing")
-  if len(contents) > 1 or values[0] is not None:
-    return Verdict(all(value and equal(expected, value) for value in values), "number")
-  if not contents or not contents[0]:
-    return Verdict(False, "missing")
-  box = contents[0]
-  return Verdict(False, "length") if len(box) > LONGEST else question(gold, box)
+  answer = " ".join(readable(", ".join(contents) if contents else text).split())
+  return Verdict(answer == " ".join(readable(gold).split()), "string" if answer else "missing")
 
 
 @register("choice")
 def _choice(text: str, gold: str) -> Verdict:
-  expected = re.fullmatch(r"\(?([A-Ja-j])[.)]?", gold.strip())
+  expected = re.fullmatch(r"\(?([A-Ja-j])[.)]?", gold)
   if expected is None:
     return Verdict(False, "none", f"the answer {gold[:40]!r} is no letter from A to J")
   answer = letter(text)
   return Verdict(answer == expected[1].upper(), "missing" if answer is None else "letter")
 
 
+@register("numeric")
+def _numeric(text: str, gold: str) -> Verdict | Question:
+  if quantity(gold) is None:
+    return Verdict(False, "none", f"the answer {gold[:40]!r} is not one number")
+  return _math(text, gold)
+
+
+@register("strict")
+def _strict(text: str, gold: str) -> Verdict | Question:
+  has_mark = extraction.box_spans(text) or extraction.marked(text) is not None
+  return _math(text, gold) if has_mark else MISSING
+
+
 @register("math")
 def _math(text: str, gold: str) -> Verdict | Question:
-  answer = _boxed_answer(text, gold)
-  if not answer or is_withdrawn(text, quantity(answer[:LONGEST])):
-    return Verdict(False, "missing")
+  expected, answer = quantity(gold), _boxed_answer(text, gold)
+  if answer is not None:
+    number = _number_in_box(answer)
+    if not answer or _is_withdrawn(text, number):
+      return MISSING
+  else:
+    number = _stated_number(text)
+    answer = "" if expected else _stated_formula(text)
+  if expected and number:
+    return Verdict(equal(expected, number), "number")
   if len(answer) > max(LONGEST, 4 * len(gold)):
     return Verdict(False, "length")
-  return compare(gold, answer)
+  return compare(gold, answer) if answer else MISSING
 
 
 def _boxed_answer(text: str, gold: str) -> str | None:
@@ -182,7 +129,7 @@ def _boxed_answer(text: str, gold: str) -> str | None:
 
   Boxes that are joined, "\boxed{5} or \boxed{6}", are a list in any case.
   """
-  contents = boxes(text)
+  contents = [span.content or "" for span in extraction.box_spans(text)]
   if not contents:
     return None
   count = len(latex.list_parts(gold))
@@ -191,43 +138,83 @@ def _boxed_answer(text: str, gold: str) -> str | None:
   return ", ".join(_distinct(answer_boxes(text)))
 
 
+def _number_in_box(box: str) -> Quantity | None:
+  r"""Returns the number that a box is, or that its sentence concludes: \text{Tom has 15 apples}."""
+  number, plain = quantity(box[:LONGEST]), unmarked(readable(box[:LONGEST]))
+  if number is None and r"\text" in box and re.fullmatch(r"[\w\s,.'!-]*", plain):
+    number = None if bounds(box) else statements.concluded(plain)
+  return number
+
+
+def _stated_number(text: str) -> Quantity | None:
+  """Returns the number that a text without a box states after a mark, or in its last sentence."""
+  statement = extraction.marked(text)
+  plain = unmarked(readable(text if statement is None else statement))
+  if statement is None:
+    stated = statements.sentences(extraction.last_line(plain))
+    plain = next((part for part in reversed(stated) if re.search(r"\d", part)), "")
+  return statements.concluded(plain)
+
+
+def _stated_formula(text: str) -> str:
+  """Returns the formula or the words that a text without a box states, empty without any."""
+  statement = extraction.marked(text)
+  stated = text if statement is None else statement.split("\n")[0]
+  if formulas := extraction.formulas(stated):
+    return ", ".join(_distinct(formulas))
+  return extraction.last_line(unmarked(readable(stated)))
+
+
+def _is_withdrawn(text: str, boxed: Quantity | None) -> bool:
+  """Returns whether the text around the last box denies it, or corrects it to another number."""
+  last = extraction.box_spans(text)[-1]
+  behind = readable(text[last.end:last.end + extraction.LONGEST])
+  if _REFUSED.match(behind) or _DENIED.search(text, 0, last.start):
+    return True
+  cue = statements.CORRECTION.search(text[last.end - 1:last.end] + behind)
+  number = statements.concluded(unmarked(behind)) if cue else None
+  return number is not None and (boxed is None or not equal(boxed, number))
+
+
 def _distinct(contents: list[str]) -> list[str]:
   """Returns the contents of boxes in order, each once."""
   return [*{normalize(content[:LONGEST]): content for content in contents}.values()]
 
 
-def _number_in_box(box: str) -> Quantity | None:
-  """Returns the number that a box is, also as `x = 5`."""
-  box = box[:LONGEST + 1]
-  number = quantity(wordnumbers.in_digits(without_label(box)))
-  if number is not None:
-    return number
-  lhs, sign, rhs = box.rpartition("=")
-  listed = re.search(r"[,;]", lhs) or inequalities.AND.search(lhs)
-  if sign and not (listed or unsolved(lhs) or contradicts(box)):
-    number = quantity(rhs)
-  return worded(box) if number is None and r"\text" in box else number
+def answer_key(completion: str, kind: str | None = None) -> str | None:
+  """Returns a text that is the same for equal answers, for votes and counts of distinct answers.
 
+  Args:
+    kind: exact, numeric, choice, strict and math take what `judge` compares. None takes the box,
+      else the text after the last `####`, else after the last `=`, else all, without white space.
 
-def _stated(text: str) -> Quantity | None:
-  """Returns the number that a text without a box states as its answer."""
-  text = readable(unmarked(text))
-  if not re.search(r"\d", text):
-    text = wordnumbers.written_in_digits(text)
-  statement = answer_text(text)
-  if statement is None:
-    return last_concluded(text)
-  if not statement:
-    return quantity(wordnumbers.in_digits(answer_words(text)))
-  return corrected(statement) or concluded(statement)
-
-
-def _gold(answer: str) -> str:
-  """Returns an answer without its box; the parts of a written list ['1', '2'] with commas."""
-  text = str(answer).strip()
-  if re.fullmatch(r"\[\s*(['\"]).*\1\s*\]", text, re.DOTALL):
-    parts = [part for _, part in re.findall(r"(['\"])(.*?)\1(?=\s*[,\]])", text, re.DOTALL)]
-    text = ", ".join(parts).replace("\\\\", "\\")
+  Returns:
+    None if there is no answer. Answers that only algebra finds equal have different keys.
+  """
+  text = written(completion)
   box = last_boxed(text)
-  text = text if box is None else box
-  return re.sub(r"(?<!\\)\$", "", text).strip()
+  if kind == "choice":
+    return letter(text)
+  if kind == "exact":
+    return " ".join((text if box is None else box).split()) or None
+  if box is None and kind not in KINDS:
+    text = text.rsplit("####", 1)[-1].rsplit("=", 1)[-1]
+    return "".join(text.split()) or None
+  number = _stated_number(text) if box is None else quantity(box[:LONGEST])
+  return str(number.value) if number else normalize((box or "")[:LONGEST]) or None
+
+
+def _unboxed(answer: str) -> str:
+  """Returns an answer without its box; the parts of a written list ['1', '2'] with commas."""
+  if re.fullmatch(r"\[\s*(['\"]).*\1\s*\]", answer, re.DOTALL):
+    parts = [part for _, part in re.findall(r"(['\"])(.*?)\1(?=\s*[,\]])", answer, re.DOTALL)]
+    answer = ", ".join(parts).replace("\\\\", "\\")
+  box = last_boxed(answer)
+  return re.sub(r"(?<!\\)\$", "", answer if box is None else box).strip()
+
+
+_REFUSED = re.compile(r"(?i)[\s$\\)\]*?.]{0,9}(?:(?:this|that|it) )?(?:is|was|must be)"
+                      r" (?:clearly |also )?(?:wrong|incorrect|false|not (?:right|correct"
+                      r"|the (?:correct |right |final )?answer))\b"
+                      r"|[\s$\\)\],]{0,9}or (?:maybe|perhaps|possibly|even)\b[\s$\\(\[]{0,5}-?\d")
+_DENIED = re.compile(r"\b(?:is not|isn['’]t|cannot be|can['’]t be|not equal to)[\s$\\(\[*]{0,6}\Z")

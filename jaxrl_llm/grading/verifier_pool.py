@@ -114,7 +114,7 @@ def grade_many(kind: str, completions: list[str], answers: list[str], *, workers
     ConfigError: kind `math` without math-verify.
     ValueError: unknown kind, or lists of different lengths.
   """
-  if kind == "math":
+  if kind in ("math", "strict"):
     require_math()
   pairs = zip(completions, answers, strict=True)
   verdicts = [judge(kind, completion, answer) for completion, answer in pairs]

@@ -3,8 +3,7 @@
   verify("numeric", "so it is 1,024 cm", "1024")        -> Reward(1.0, True)
   verify("math", r"so \\boxed{\\frac{1}{2}}", "0.5")      -> Reward(1.0, True)
 
-`grading.judge` describes the kinds. Countdown and reasoning-gym problems are checked by their
-tasks. `verify_many` is faster for many answers, because it spreads algebra over processes.
+`grading.judge` describes the kinds. Tasks check problems of countdown and reasoning-gym.
 """
 
 from jaxrl_llm.grading.grading import KINDS, Verdict
@@ -15,18 +14,5 @@ __all__ = ["KINDS", "Verdict", "close_all", "grade_many", "require_math", "verif
 
 
 def verify(kind: str, completion: str, answer: str, *, timeout: float = 10.0) -> Reward:
-  """Returns the reward of one completion: 1 or 0.
-
-  A row without a verdict has an `unscored_reason` ("crash: ...", "no answer").
-
-  Args:
-    kind: exact, numeric, math or choice.
-    completion: the policy's text.
-    answer: the right answer.
-    timeout: seconds of processor time, for `math`; an answer that needs more is wrong.
-
-  Raises:
-    ConfigError: kind `math` without the package math-verify.
-    ValueError: unknown kind.
-  """
+  """Returns the reward of one completion, 1 or 0; see `verify_many`, which is faster for many."""
   return verify_many(kind, [completion], [answer], workers=1, timeout=timeout)[0]

@@ -1,9 +1,9 @@
 """The kernel of live_attention.py (Pallas, TPU).
 
 Its grid is the list of blocks of columns in which rows have tokens, row by row, and has a dynamic
-size: slots without a row and columns without a token cost no step. On chips with two cores, each has
-half of the kv-heads. The new token enters the sum from registers, and the kernel writes the tile of
-columns in which it lies into the cache's own buffer.
+size: slots without a row and columns without a token cost no step. On chips with two cores, each
+has half of the kv-heads. The new token enters the sum from registers, and the kernel writes the
+tile of columns in which it lies into the cache's own buffer.
 
 Shapes: B rows, K kv-heads, G query heads of each, d head width, T columns.
 """

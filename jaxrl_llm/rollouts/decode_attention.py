@@ -28,7 +28,7 @@ def heads_side_by_side(kind: str, model: Model, columns: int, compare: bool = Tr
   """
   cfg, device = model.config, live_attention.device_of(model.constrain)
   side = live_attention.side_by_side(cfg.head_dim, cfg.num_kv_heads)
-  if kind == WINDOWED or kind == AUTO and (device.platform != "tpu" or not side):
+  if kind == WINDOWED or (kind == AUTO and (device.platform != "tpu" or not side)):
     return 0
   if not side:
     raise ConfigError(
@@ -41,6 +41,6 @@ def heads_side_by_side(kind: str, model: Model, columns: int, compare: bool = Tr
     difference = live_comparison.difference(shapes, live_attention.block_of(columns), device)
   if difference <= live_comparison.LARGEST:
     return side
-  logger.warning("rollout.decode_attention: on %s the kernel differs from the reference by %.2g, so "
-                 "the run goes on windowed", device, difference)
+  logger.warning("rollout.decode_attention: on %s the kernel differs from the reference by %.2g, "
+                 "so the run goes on windowed", device, difference)
   return 0

@@ -1,4 +1,5 @@
-"""The engine's compiled programs: prefill, admission of rows, and a chunk of decode steps (chunk.py).
+"""The engine's compiled programs: prefill, admission of rows, and a chunk of decode steps
+(chunk.py).
 
 The cache has a row for each slot, with a length of its own (models/row_cache.py). Shared prompts
 are in a separate store, once per group, and a row has the columns of its completion only.

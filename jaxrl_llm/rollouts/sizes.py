@@ -31,9 +31,9 @@ class EngineConfig(SamplerConfig):
     chunk: decode steps per call of the compiled program, at most.
     refill: queued rows take the slots of ended rows between two chunks. False: all rows in flight
       end before others begin.
-    compact: sizes per halving of the batch, in which the rows that are left decode once the queue is
-      empty. 1: the half; 2: three quarters and the half; 0: the batch keeps its size, as it always
-      does where several devices divide the rows. Each size compiles separate programs.
+    compact: sizes per halving of the batch, in which the rows that are left decode once the queue
+      is empty. 1: the half; 2: three quarters and the half; 0: the batch keeps its size, as it
+      always does where several devices divide the rows. Each size compiles separate programs.
     quota: while rows are queued, a chunk ends early once this many rows have ended; 0: a sixteenth
       of the slots.
     shared_prefix: keep a prompt's cache once and let all rows of its group attend to it, instead of
@@ -100,8 +100,8 @@ def prefill_groups(cfg: EngineConfig, rows: int, width: int, devices: int = 1) -
 
 
 def columns(cfg: EngineConfig, width: int) -> int:
-  """Returns the columns of the engine's cache: a row's longest, and a chunk that follows it, or, for
-  the kernel, whole blocks.
+  """Returns the columns of the engine's cache: a row's longest, and a chunk that follows it, or,
+  for the kernel, whole blocks.
 
   Args:
     width: columns of the prompts.

@@ -74,7 +74,8 @@ class Slots:
     self.vocab_size = model.config.vocab_size
     kernel, side = decode_attention.KERNEL, decode_attention.heads_side_by_side(
         cfg.attention, model, width + cfg.max_new_tokens)
-    self.cfg = cfg = dataclasses.replace(cfg, attention=kernel if side else decode_attention.WINDOWED)
+    attention = kernel if side else decode_attention.WINDOWED
+    self.cfg = cfg = dataclasses.replace(cfg, attention=attention)
     self.programs = decoding.build(model, cfg.chunk, tuple(cfg.stop_ids), cfg.min_new_tokens > 0,
                                    mesh, bool(side))
     self.rules = rules_on(draw.sampling)

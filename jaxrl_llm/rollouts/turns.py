@@ -6,7 +6,8 @@ noise of a token depends on its position only, so chunks of one step would have 
 tokens.
 
 The moment at which an answer is entered decides which rows share a chunk, and its size. Sums are
-then rounded in another order, and log-probs of two runs may differ in the last bit. If answers are entered after a given number of chunks instead, two runs agree bit for bit.
+then rounded in another order, and log-probs of two runs may differ in the last bit. If answers are
+entered after a given number of chunks instead, two runs agree bit for bit.
 """
 
 import concurrent.futures

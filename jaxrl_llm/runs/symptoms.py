@@ -1,8 +1,8 @@
 """Signs that a run cannot learn: each is named once, with a completion that shows it and the keys
 that usually mend it.
 
-`--config.warnings=none` ends them. Nothing here enters the run's files, and the samples of the start
-have a key and rows of their own, so that the files are the same to the byte with and without.
+`--config.warnings=none` ends them. Nothing here enters the run's files, and the samples of the
+start have a key and rows of their own, so that the files are the same to the byte with and without.
 """
 
 import logging
@@ -51,7 +51,8 @@ RULES = {
     "constant reward": Rule(
         lambda f: f["lowest"] == f["highest"],
         "all rewards of an iteration are {f[highest]:g}, so that nothing is learnt",
-        "task.data.verifier or reward.name; easier problems; a larger rollout.group_size"),
+        "task.data.verifier or reward.name, problems of another difficulty, or a larger "
+        "rollout.group_size"),
     "no answer": Rule(
         lambda f: f["missing"] == 1.0, "no answer is found in any completion",
         "task.data.verifier (numeric reads a number in any text, exact and math want a form), or "

@@ -68,8 +68,8 @@ def damage(folder: Path, share: slice = slice(None)) -> str | None:
 
 
 def digests(files: list[Path]) -> list[str]:
-  """Returns the SHA-256 of each file, computed in threads, as hashing releases Python's lock. Nothing is kept
-  between calls, because a medium that loses a bit changes no time of a file.
+  """Returns the SHA-256 of each file, computed in threads, as hashing releases Python's lock.
+  Nothing is kept between calls, because a medium that loses a bit changes no time of a file.
   """
   with concurrent.futures.ThreadPoolExecutor() as threads:
     return list(threads.map(_digest, files))

@@ -20,7 +20,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from jaxrl_llm.grading.extraction import after_thinking
+from jaxrl_llm.grading.normalise import after_thinking
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.procedural import Procedural
 from jaxrl_llm.types import Problem, Reward

@@ -41,8 +41,9 @@ class DataConfig:
   bad_rows: str = option("error", "rows that cannot be read or converted: an error, or left out "
                          "and counted", choices=("error", "drop"))
   verifier: str = option(AUTO, "how answers are checked (grading/grading.py): exact, numeric, "
-                         "math, choice, or a plugin's; auto: the mapping's own, math where that is "
-                         "auto; one, or one for each file by commas")
+                         "math, strict (with a mark or a box), choice, or a plugin's; "
+                         "auto: the mapping's own, math where that is auto; one, or one for each "
+                         "file by commas")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -112,7 +112,8 @@ def fast_rate(cfg: Config) -> str:
 
 def _sections(cfg):
   """Yields (name, section) of the config's sections and of the task's prompt."""
-  for name, section in ((field.name, getattr(cfg, field.name)) for field in dataclasses.fields(cfg)):
+  names = [field.name for field in dataclasses.fields(cfg)]
+  for name, section in ((name, getattr(cfg, name)) for name in names):
     if dataclasses.is_dataclass(section):
       yield name, section
   yield "task.prompt", cfg.task.prompt

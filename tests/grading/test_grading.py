@@ -1,11 +1,10 @@
 """Extraction and the verdicts that need no algebra, against pairs written by hand."""
 
 import time
-from fractions import Fraction
 
 import pytest
 
-from jaxrl_llm.grading import grading
+from jaxrl_llm.grading import grading, normalise
 from jaxrl_llm.grading.grading import Question, Verdict, judge
 
 BOXES = [
@@ -84,32 +83,39 @@ def test_normalize_keeps_apart(a, b):
   assert grading.normalize(a) != grading.normalize(b)
 
 
-@pytest.mark.parametrize("text, value", [
-    ("27.0", 27),
-    ("so it is 1,024 cm", 1024),
-    ("$3.50", Fraction(7, 2)),
-    ("50%", 50),
-    ("007", 7),
-    ("x = -5", -5),
-    ("10-5", 5),
-    ("1, 2, 3", 3),
-    ("1/2", Fraction(1, 2)),
-    (r"-\frac{3}{4}", Fraction(-3, 4)),
-    ("#### 72", 72),
-    ("is 27.", 27),
-    ("−3", -3),
-    ("1234,567", 567),
-    ("", None),
-    ("none", None),
-    ("1/0", None),
-    (".5", Fraction(1, 2)),
-    ("1,2345", 2345),
-    (r"10{,}000", 10000),
-    (r"\frac{-1}{2}", Fraction(-1, 2)),
-    ("9" * 500, None),
+@pytest.mark.parametrize("text, read", [
+    ("So he has 42<|endoftext|>", "So he has 42"),
+    ("42<|im_end|>\n<|im_start|>user 43", "42"),
+    ("42</s>", "42"),
+    ("42<end_of_turn>44", "42"),
+    ("42<\uff5cend\u2581of\u2581sentence\uff5c>", "42"),
+    ("<think>41<|endoftext|></think>42", ""),
+    ("<|begin_of_thought|>41<|end_of_thought|> 42", "<|begin_of_thought|>41<|end_of_thought|> 42"),
+    ("<|channel|>final<|message|>42<|return|>", "<|channel|>final<|message|>42"),
+    ("a < |b| > c", "a < |b| > c"),
+    ("cafe\u0301", "caf\u00e9"),
 ])
-def test_last_number(text, value):
-  assert grading.last_number(text) == value
+def test_written_is_what_precedes_a_special_token(text, read):
+  assert normalise.written(text) == read
+
+
+@pytest.mark.parametrize("text, read", [
+    ("\uff14\uff12\uff05", "42%"), ("x\u00b2", "x^2"), ("x\u00b9\u00b2", "x^{12}"),
+    ("8\u00bd", "8 1/2"), ("\u221a2", r"\sqrt{2}"), ("\u22123", "-3"), ("\u00a042", " 42"),
+    ("caf\u00e9", "caf\u00e9"), ("42", "42"),
+])
+def test_readable(text, read):
+  assert normalise.readable(text) == read
+
+
+def test_every_kind_reads_the_normalised_text():
+  for kind, gold, text in (("exact", "caf\u00e9", "cafe\u0301<|endoftext|>"),
+                           ("numeric", "42", "\uff14\uff12<|endoftext|>43"),
+                           ("math", "\\text{caf\u00e9}", "\\boxed{\\text{cafe\u0301}}<|im_end|>"),
+                           ("strict", "42", "#### 42<|im_end|>"),
+                           ("choice", "B", "\uff08B\uff09<|endoftext|>(C)")):
+    assert judge(kind, text, gold).correct, kind
+  assert not judge("exact", "cafe", "caf\u00e9").correct
 
 
 @pytest.mark.parametrize("completion, option", [
@@ -170,21 +176,27 @@ def test_letter(completion, option):
     ("choice", "(B)", "C", Verdict(False, "letter")),
     ("choice", "?", "C", Verdict(False, "missing")),
     ("choice", "(B)", "42", Verdict(False, "none", "the answer '42' is no letter from A to J")),
-    ("math", "5", "5", Verdict(False, "missing")),
+    ("math", "5", "5", Verdict(True, "number")),
+    ("math", "5 or 6", "5", Verdict(False, "missing")),
+    ("strict", "5", "5", Verdict(False, "missing")),
+    ("strict", "#### 5", "5", Verdict(True, "number")),
+    ("strict", r"\boxed{5}", "5", Verdict(True, "number")),
+    ("math", "The answer is $x^2 + 1$.", "x^2+1", Verdict(True, "string")),
+    ("math", "It is $x$ or $y$.", "x", Verdict(False, "string")),
     ("math", r"\boxed{}", "5", Verdict(False, "missing")),
     ("math", r"\boxed{x+1}", "x + 1", Verdict(True, "string")),
     ("math", r"\boxed{073}", "73", Verdict(True, "number")),
     ("math", r"\boxed{27.0}", "27", Verdict(True, "number")),
-    ("math", r"\boxed{3}", "['3']", Verdict(True, "string")),
+    ("math", r"\boxed{3}", "['3']", Verdict(True, "number")),
     ("math", r"\boxed{4, 3}", "['3', '4']", Question("3, 4", "4, 3")),
     ("math", r"\boxed{12}", "13", Verdict(False, "number")),
-    ("math", r"\boxed{$5$}", r"$\boxed{5}$", Verdict(True, "string")),
+    ("math", r"\boxed{$5$}", r"$\boxed{5}$", Verdict(True, "number")),
     ("math", r"\boxed{0.5}", "0.6", Verdict(False, "number")),
     ("math", r"\boxed{1/2}", "$0.5$", Verdict(True, "number")),
     ("math", r"\boxed{\sqrt{2}}", "$1.414$", Question("1.414", r"\sqrt{2}", 3)),
     ("math", r"\boxed{1.414}", r"\sqrt{2}", Question(r"\sqrt{2}", r"\frac{1414}{1000}")),
     ("math", r"\boxed{1} and \boxed{x}", "x, 1", Question("x, 1", "1, x")),
-    ("math", r"\boxed{1}, no, \boxed{2}", "2", Verdict(True, "string")),
+    ("math", r"\boxed{1}, no, \boxed{2}", "2", Verdict(True, "number")),
     ("math", r"\boxed{5\text{ km}}", "5 m", Verdict(False, "number")),
     ("math", r"\boxed{101_3}", "101_2", Verdict(False, "number")),
     ("math", rf"\boxed{{{'x+' * 5000}x}}", "x", Verdict(False, "length")),
@@ -217,7 +229,7 @@ def test_answer_key_of_different_answers(kind, a, b):
 
 
 def test_answer_key_without_an_answer():
-  assert [grading.answer_key("", kind) for kind in (None, *grading.KINDS)] == [None] * 5
+  assert [grading.answer_key("", kind) for kind in (None, *grading.KINDS)] == [None] * 6
   assert grading.answer_key("no box", "math") is None
 
 

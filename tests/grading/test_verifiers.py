@@ -96,7 +96,8 @@ ANSWERS = [
 COMPLETIONS = [
     # text, gold, correct
     ("", "2", False),
-    ("2", "2", False),
+    ("2", "2", True),
+    ("I do not know.", "2", False),
     (r"\boxed{2", "2", False),
     (r"\boxed{3} no, \boxed{2}", "2", True),
     (r"\boxed{2} no, \boxed{3}", "2", False),

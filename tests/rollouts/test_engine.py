@@ -20,8 +20,8 @@ from jaxrl_llm.models import Model, row_cache
 from jaxrl_llm.rollouts import chunk, decoding, engine, generate, hand_over, sizes
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.rollouts.next_token import Draw
-from jaxrl_llm.rollouts.slots import Slots
 from jaxrl_llm.rollouts.rollout_table import RolloutTable
+from jaxrl_llm.rollouts.slots import Slots
 from jaxrl_llm.types import PromptBatch, Sampling
 
 MODEL = Model(
@@ -288,8 +288,9 @@ def long_prompts() -> PromptBatch:
 @pytest.mark.slow
 def test_long_prompts_are_prefilled_by_length():
   batch = long_prompts()
-  slots = Slots(RolloutTable(batch, np.full(32, NEW), config()), PARAMS, Draw(KEY, Sampling.of(1.0)),
-              model=MODEL, cfg=config(slots=32), mesh=None)
+  table = RolloutTable(batch, np.full(32, NEW), config())
+  slots = Slots(table, PARAMS, Draw(KEY, Sampling.of(1.0)), model=MODEL, cfg=config(slots=32),
+                mesh=None)
   assert slots.admit() and slots.table.admitted == 32
   assert [(sorted(members), x.keys[0].shape[::2]) for members, x in slots._prefilled] == [
       ([0, 7], (2, 128)), ([2, 4], (2, 128)), ([3, 6], (2, 256)), ([1, 5], (2, 300))]

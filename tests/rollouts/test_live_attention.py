@@ -117,5 +117,5 @@ def test_a_device_on_which_the_kernel_differs_goes_on_windowed(monkeypatch, capl
 def test_heads_that_fill_no_row_of_lanes():
   model = Model(ModelConfig(vocab_size=13, num_heads=2, num_kv_heads=1, head_dim=8))
   assert decode_attention.heads_side_by_side("auto", model, 64) == 0
-  with pytest.raises(ConfigError, match="1 key-value heads of 8: .*decode_attention=auto"):
+  with pytest.raises(ConfigError, match=r"1 key-value heads of 8: .*decode_attention=auto"):
     decode_attention.heads_side_by_side("kernel", model, 64)

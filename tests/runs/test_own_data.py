@@ -40,7 +40,7 @@ def test_another_task_drops_what_the_file_s_task_reads(tmp_path, monkeypatch):
           f"--config.task.data.path={tmp_path}/a.jsonl"]
   cfg = parsed(monkeypatch, *base)()
   assert cfg.task.name == "dataset" and dict(cfg.task.given).keys() == {"data"}
-  with pytest.raises(ConfigError, match="a.jsonl, line 1: no column 'problem'; columns present: "
+  with pytest.raises(ConfigError, match=r"a.jsonl, line 1: no column 'problem'; columns present: "
                      "question, answer; task.data.prompt_column asks for it. Fix: "):
     setup.build_learner(setup.resolve(cfg), jax.devices()[:1])
   with pytest.raises(ConfigError, match=r"task\.steps = 3: 'dataset' does not read it"):
@@ -129,7 +129,8 @@ def test_adapters_of_a_checkpoint_are_trained_on_it(tmp_path):
   command.succeed(command.start(
       tmp_path / "run", f"pretrained={checkpoint}", f"task.data.path={tmp_path / 'mine.jsonl'}",
       "iterations=1", "task.heldout_problems=4", "rollout.prompts=2", "rollout.group_size=2",
-      "rollout.max_prompt_tokens=128", "rollout.max_new_tokens=8", "rollout.window=8", "model.compute_dtype=float32",
+      "rollout.max_prompt_tokens=128", "rollout.max_new_tokens=8", "rollout.window=8",
+      "model.compute_dtype=float32",
       config="configs/own_data_lora.py"))
   run = read_run(tmp_path / "run")
   assert run.metrics[-1]["iteration"] == 1 and run.config["parameters"]["train"] == "lora"

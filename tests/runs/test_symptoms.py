@@ -1,4 +1,6 @@
-"""Signs that a run cannot learn: which histories each rule names, once, with completion and keys."""
+"""Signs that a run cannot learn: which histories each rule names, once, with completion and
+keys.
+"""
 
 import json
 import math
@@ -80,7 +82,8 @@ def test_files_are_the_same_to_the_byte_with_and_without(tmp_path, monkeypatch, 
     lines = [{key: x for key, x in line.items() if not key.startswith("time/")} for line in lines]
     kept = [path for part in ("rollouts", "heldout.jsonl", "samples.json", "checkpoints")
             for path in sorted([folder / part, *(folder / part).rglob("*")]) if path.is_file()
-            and path.suffix in (".jsonl", ".json", ".npz", "") and "metadata" not in path.name.lower()
+            and path.suffix in (".jsonl", ".json", ".npz", "")
+            and "metadata" not in path.name.lower()
             and "manifest" not in path.name and "ocdbt" not in str(path)]
     return {"lines": lines} | {str(path.relative_to(folder)): path.read_bytes() for path in kept
                                if "checkpoints" not in path.parts[len(folder.parts):]}
@@ -89,6 +92,6 @@ def test_files_are_the_same_to_the_byte_with_and_without(tmp_path, monkeypatch, 
   assert "16 sampled completions before training: " in capsys.readouterr().out
   assert len(with_lines) > 3 and files("none", "none") == with_lines
   assert "sampled completions before" not in capsys.readouterr().out
-  monkeypatch.setattr(symptoms, "at_start", lambda heldout, sampler, params: heldout.task.batch(0)
-                      and heldout.problems.reverse() or "")
+  monkeypatch.setattr(symptoms, "at_start", lambda heldout, sampler, params: (heldout.task.batch(0)
+                      and heldout.problems.reverse()) or "")
   assert files("wrong", "all") != with_lines, "the test would not see what a start disturbs"

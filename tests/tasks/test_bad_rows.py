@@ -171,7 +171,7 @@ def test_a_column_that_is_named_twice_is_refused(tmp_path):
 def test_a_quote_that_never_closes_ends_the_file(tmp_path, bad_rows):
   """All rows behind it would be one text."""
   (tmp_path / "x.csv").write_text('problem,answer\n1+1=,2\n"3+1=,4\n2+1=,3\n')
-  with pytest.raises(ConfigError, match="x.csv, line 3: a quote that never closes"):
+  with pytest.raises(ConfigError, match=r"x.csv, line 3: a quote that never closes"):
     make(tmp_path / "x.csv", bad_rows=bad_rows)
 
 

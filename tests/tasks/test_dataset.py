@@ -306,7 +306,7 @@ def test_a_hub_name_without_a_network_is_a_clear_error(monkeypatch):
   monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", away)
   monkeypatch.setattr(datasets, "load_dataset", unreachable)
   with pytest.raises(ConfigError,
-                     match=r"the hub did not give it: ConnectionError: owner/set within 15.0. Fix:"):
+                     match=r"the hub did not give it: ConnectionError: owner/set within 15.0"):
     make("owner/set:main")
 
 
@@ -425,3 +425,13 @@ def test_each_file_has_its_own_verifier(tmp_path):
 def test_lists_that_do_not_fit_the_files_are_refused(tmp_path, data, message):
   with pytest.raises(ConfigError, match=message):
     two_files(tmp_path, **data)
+
+
+def test_prompts_that_are_left_out_for_their_length_are_counted_in_a_line(tmp_path, caplog):
+  long = [{"problem": f"{i} " + "x" * 200, "answer": "3"} for i in range(90)]
+  make(write(tmp_path / "long.jsonl", long + ROWS), limit=64)
+  (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+  assert "90 of 100 prompts are longer than rollout.max_prompt_tokens = 64" in line
+  caplog.clear()
+  make(write(tmp_path / "short.jsonl", ROWS), limit=64)
+  assert not [r for r in caplog.records if r.levelno == logging.WARNING]

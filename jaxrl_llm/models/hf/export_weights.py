@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import os
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +13,11 @@ import numpy as np
 from huggingface_hub import split_state_dict_into_shards_factory
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
-from safetensors.numpy import save_file
 
 from jaxrl_llm.models.hf import extra_tensors, network_config
 from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.models.hf.import_weights import DTYPES
-from jaxrl_llm.models.hf.safetensors_files import INDEX
+from jaxrl_llm.models.hf.safetensors_files import INDEX, write_tensors
 from jaxrl_llm.models.hf.tensor_names import Entry, by_path, tensor_table
 from jaxrl_llm.models.transformer import Model
 
@@ -53,7 +51,7 @@ def save(path: str | Path, model: Model, params, tokenizer, dtype, max_shard_byt
       entry, position, _ = plan[name]
       tensors[name] = entry.to_stored(fetch(entry, position))
     if writes:
-      _write(directory / file, tensors)
+      write_tensors(directory / file, tensors)
   extra = {name: _on_host(x) for name, x in leaves.items() if extra_tensors.is_beside(name)}
   if writes:
     extra_tensors.save(directory, extra)
@@ -161,13 +159,6 @@ def _on_host(leaf, layer: int | None = None) -> np.ndarray:
 
 def _copy_layer(leaf, layer):
   return lax.dynamic_index_in_dim(leaf, layer, 0, keepdims=False)
-
-
-def _write(file: Path, tensors: dict[str, np.ndarray]) -> None:
-  """Writes a file through a partial one, so that a crash leaves no half file of that name."""
-  partial = file.with_name(file.name + ".partial")
-  save_file(tensors, partial, metadata={"format": "pt"})
-  os.replace(partial, file)
 
 
 def _write_json(file: Path, content: dict) -> None:

@@ -181,8 +181,8 @@ def _content(parts: tuple[tuple[str, int], ...]) -> tuple[dict[str, Any], dict[s
     except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:
       reason = " ".join(str(error).split())
       fix = "a file of one of its types" if "QuantizationType" in reason else "fetch it again"
-      raise CheckpointError(f"{file} ({file.stat().st_size} bytes) is no GGUF that the package gguf "
-                            f"can read, or is truncated: {reason}. Fix: {fix}.") from error
+      raise CheckpointError(f"{file} ({file.stat().st_size} bytes) is no GGUF that the package "
+                            f"gguf can read, or is truncated: {reason}. Fix: {fix}.") from error
     tensors |= {tensor.name: (file.name, tensor) for tensor in reader.tensors}
   refused = set()
   for _, tensor in tensors.values():
@@ -205,9 +205,9 @@ def _config(file: Path, metadata: dict[str, Any], tensors: dict[str, tuple]) -> 
   """Returns config.json; see `folder` for what is refused."""
   arch, kind = metadata.get("general.architecture"), metadata.get("general.type", "model")
   if arch not in ARCHITECTURES or kind != "model":
-    raise CheckpointError(f"{file}: general.architecture = {arch!r} and general.type = {kind!r} are "
-                          f"not supported. Supported: {', '.join(ARCHITECTURES)} of type 'model'. "
-                          "Fix: a file of one of these.")
+    raise CheckpointError(f"{file}: general.architecture = {arch!r} and general.type = {kind!r} "
+                          f"are not supported. Supported: {', '.join(ARCHITECTURES)} of type "
+                          "'model'. Fix: a file of one of these.")
   numbers = {key.removeprefix(f"{arch}."): value for key, value in metadata.items()}
   used = [f"{arch}.{key} = {numbers[key]}" for key, neutral in NEUTRAL.items()
           if numbers.get(key) is not None and numbers[key] not in neutral]
@@ -230,7 +230,8 @@ def _config(file: Path, metadata: dict[str, Any], tensors: dict[str, tuple]) -> 
   config = {
       "architectures": [f"{names[arch]}ForCausalLM"], "model_type": arch, "hidden_act": "silu",
       "vocab_size": int(tensors["token_embd.weight"][1].shape[1]),
-      "hidden_size": numbers["embedding_length"], "intermediate_size": numbers["feed_forward_length"],
+      "hidden_size": numbers["embedding_length"],
+      "intermediate_size": numbers["feed_forward_length"],
       "num_hidden_layers": numbers["block_count"], "num_attention_heads": heads,
       "num_key_value_heads": numbers.get("attention.head_count_kv", heads), "head_dim": head_dim,
       "rms_norm_eps": _short(numbers["attention.layer_norm_rms_epsilon"]),
@@ -253,7 +254,8 @@ def _short(number: float) -> float:
 
 def _rope(file: Path, numbers: dict[str, Any], head_dim: int, factors) -> dict[str, Any]:
   """Returns the rotary numbers of config.json."""
-  rope: dict[str, Any] = {"rope_type": "default", "rope_theta": _short(numbers.get("rope.freq_base", 10000.0))}
+  rope: dict[str, Any] = {"rope_type": "default",
+                          "rope_theta": _short(numbers.get("rope.freq_base", 10000.0))}
   scaling = {key: numbers.get(f"rope.scaling.{key}") for key in (
       "type", "factor", "original_context_length", "attn_factor", "yarn_beta_fast",
       "yarn_beta_slow")}
@@ -273,8 +275,8 @@ def _rope(file: Path, numbers: dict[str, Any], head_dim: int, factors) -> dict[s
             "original_max_position_embeddings": original}
     if np.allclose(stored, _llama3_factors(rope["rope_theta"], head_dim, rule), rtol=1e-4):
       return rope | ({"rope_type": "llama3"} | rule if stored.max() > 1 else {})
-  raise CheckpointError(f"{file}: {FREQUENCIES} has factors up to {stored.max():.4g} that are not by "
-                        "Llama 3's rule. Fix: another file.")
+  raise CheckpointError(f"{file}: {FREQUENCIES} has factors up to {stored.max():.4g} that are not "
+                        "by Llama 3's rule. Fix: another file.")
 
 
 def _llama3_factors(base: float, head_dim: int, rule: dict[str, float]) -> np.ndarray:

@@ -47,7 +47,7 @@ def build(file: Path, metadata: dict[str, Any]):
     tokens, types = values["tokens"], values.get("token_type", ())
     for marked, special in ((CONTROL, True), (USER_DEFINED, False)):
       whole = [AddedToken(token, normalized=False, special=special)
-               for token, type_ in zip(tokens, types) if type_ == marked]
+               for token, type_ in zip(tokens, types, strict=True) if type_ == marked]
       (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(whole)
     names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     special_tokens = {f"{name}_token": tokens[values[f"{key}_token_id"]]
@@ -66,7 +66,8 @@ def _byte_level(values: dict[str, Any], pre: str) -> Tokenizer:
   merges = [tuple(merge.split(" ")) for merge in values["merges"]]
   tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(values["tokens"])}, merges))
   words = WORDS[pre]
-  steps: list = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words in (DIGITS, GPT2))]
+  steps: list = [pre_tokenizers.ByteLevel(add_prefix_space=False,
+                                          use_regex=words in (DIGITS, GPT2))]
   if words == DIGITS:
     steps.insert(0, pre_tokenizers.Digits(individual_digits=True))
   elif words != GPT2:

@@ -123,7 +123,8 @@ def local_directory(path: str | Path) -> Path:
   """
   if "://" in str(path):
     raise CheckpointError(f"{path}: addresses are not read. Fix: a directory, to which the "
-                          "checkpoint was copied, or the hub's name of it, such as Qwen/Qwen3-0.6B.")
+                          "checkpoint was copied, or the hub's name of it, such as "
+                          "Qwen/Qwen3-0.6B.")
   directory = Path(path).expanduser()
   if gguf.files(directory):
     return gguf.folder(directory)

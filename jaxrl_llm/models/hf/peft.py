@@ -12,10 +12,10 @@ from pathlib import Path
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
-from safetensors.numpy import save_file
 
 from jaxrl_llm import parallel
 from jaxrl_llm.models.hf.errors import CheckpointError
+from jaxrl_llm.models.hf.safetensors_files import write_tensors
 from jaxrl_llm.models.hf.tensor_names import tensor_table
 from jaxrl_llm.models.transformer import Model
 
@@ -49,8 +49,7 @@ def save_adapter(path: str | Path, model: Model, adapters, *, rank: int, alpha: 
   if jax.process_index() != 0:
     return
   directory.mkdir(parents=True, exist_ok=True)
-  save_file(tensors, directory / f"{WEIGHTS}.partial", metadata={"format": "pt"})
-  os.replace(directory / f"{WEIGHTS}.partial", directory / WEIGHTS)
+  write_tensors(directory / WEIGHTS, tensors)
   config = {
       "peft_type": "LORA",
       "task_type": "CAUSAL_LM",

@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from jaxrl_llm.models.hf.errors import CheckpointError
 
@@ -28,6 +30,20 @@ class StoredTensor:
   file: str
   shape: tuple[int, ...]
   dtype: str
+
+
+def write_tensors(file: Path, tensors: dict[str, np.ndarray]) -> None:
+  """Writes a file through a partial one, so that a crash leaves no half file of that name.
+
+  Who may read it is what the process's umask says, as for other files: `save_file` keeps it from
+  all others.
+  """
+  partial = file.with_name(file.name + ".partial")
+  partial.touch()
+  mode = partial.stat().st_mode
+  save_file(tensors, partial, metadata={"format": "pt"})
+  os.chmod(partial, mode)
+  os.replace(partial, file)
 
 
 class Weights:

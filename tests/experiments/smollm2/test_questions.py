@@ -59,7 +59,7 @@ def test_seeds_ask_other_questions_and_hold_out_the_same():
 
 
 def test_an_unknown_kind_is_refused():
-  with pytest.raises(ConfigError, match="task.kinds = .*'sum'.*total.* Fix: "):
+  with pytest.raises(ConfigError, match=r"task.kinds = .*'sum'.*total.* Fix: "):
     task("total", "sum")
 
 

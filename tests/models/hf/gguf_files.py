@@ -117,7 +117,8 @@ def add_byte_level(writer: gguf.GGUFWriter, pre: str, *, bos: bool = False) -> l
 
 def add_sentencepiece(writer: gguf.GGUFWriter) -> list[str]:
   """Adds a vocabulary with scores, without merges, and returns its tokens."""
-  words = ["\u2581", "t", "h", "e", "c", "a", "s", "o", "n", "m", "\u2581t", "he", "\u2581the", "at",
+  words = ["\u2581", "t", "h", "e", "c", "a", "s", "o", "n", "m", "\u2581t", "he", "\u2581the",
+           "at",
            "\u2581c", "\u2581cat", "sat", "\u2581a", "on", "\u2581s"]
   tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
   writer.add_tokenizer_model("llama")

@@ -1,4 +1,6 @@
-"""GGUF files: the same network, tokenizer and export as of a Hugging Face folder; what is refused."""
+"""GGUF files: the same network, tokenizer and export as of a Hugging Face folder; what is
+refused.
+"""
 
 import functools
 import json
@@ -148,7 +150,8 @@ def test_tokenizer_is_transformers_own(kind, tmp_path):
   rng, differing = random.Random(0), 0
   letters = "the cat sat onm 0123456789 'll\n\t.é漢" + ("" if kind == "sentencepiece" else "A")
   for _ in range(500):
-    text = "".join(rng.choice(letters) for _ in range(30)) + rng.choice(["", "<|endoftext|>", "<think>"])
+    text = "".join(rng.choice(letters) for _ in range(30))
+    text += rng.choice(["", "<|endoftext|>", "<think>"])
     if kind == "smollm":
       text = text.replace("  ", "")  # see test_digits_after_spaces
     a, b = ours(text)["input_ids"], theirs(text)["input_ids"]
@@ -158,7 +161,8 @@ def test_tokenizer_is_transformers_own(kind, tmp_path):
   assert ours.eos_token_id == theirs.eos_token_id and ours.bos_token_id == theirs.bos_token_id
   if kind != "sentencepiece":
     messages = [{"role": "user", "content": "the cat"}]
-    assert ours.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == "the cat>"
+    prompt = ours.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert prompt == "the cat>"
     assert stop_ids(ours) == (0, 1), "end of sequence and end of turn"
 
 
@@ -284,5 +288,5 @@ def test_tensors_that_are_not_there(tmp_path):
     del writer.tensors[0]["blk.1.ffn_up.weight"]
 
   write(tmp_path / "a.gguf", "llama", tokens=without)
-  with pytest.raises(CheckpointError, match="missing: model.layers.1.mlp.up_proj.weight"):
+  with pytest.raises(CheckpointError, match=r"missing: model\.layers\.1\.mlp\.up_proj\.weight"):
     load_pretrained(tmp_path / "a.gguf")

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
+from safetensors.numpy import save_file
 from suites import quick_for
 
 from jaxrl_llm.config import ParametersConfig
 from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.models.hf import peft
+from jaxrl_llm.models.hf.safetensors_files import write_tensors
 
 LORA = ParametersConfig("lora", lora_rank=3, lora_alpha=12.0)
 ATTENTION = dataclasses.replace(LORA, lora_targets=("attention/(query|key|value|out)",))
@@ -113,3 +115,12 @@ def test_an_adapter_is_not_overwritten(tmp_path):
   peft.save_adapter(tmp_path, model, trained["lora"], rank=3, alpha=12.0)
   with pytest.raises(hf.CheckpointError, match="already holds an adapter"):
     peft.save_adapter(tmp_path, model, trained["lora"], rank=3, alpha=12.0)
+
+
+def test_colleagues_may_read_what_is_exported(tmp_path):
+  written, alone = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+  alone.touch()
+  write_tensors(written, {"x": np.zeros(2)})
+  assert written.stat().st_mode == alone.stat().st_mode
+  save_file({"x": np.zeros(2)}, tmp_path / "c.safetensors")
+  assert (tmp_path / "c.safetensors").stat().st_mode != alone.stat().st_mode, "the library's own"

@@ -157,7 +157,8 @@ def test_transformers_reads_the_export(whole):
   from transformers import AutoModelForCausalLM, AutoTokenizer
 
   out = whole.parent / "export"
-  command.succeed(command.launch("export", f"--workdir={whole}", f"--out={out}"))
+  command.succeed(command.launch("export", f"--workdir={whole}", f"--out={out}",
+                                 "--plugins=run"))
   model, params, _ = load_pretrained(out, scan_layers=True)
   tokenizer = AutoTokenizer.from_pretrained(out)
   network = AutoModelForCausalLM.from_pretrained(out).eval()

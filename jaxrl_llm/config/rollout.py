@@ -15,13 +15,13 @@ HERE, SERVED = when("server.url", "", text="an empty server.url"), when(".url")
 class RolloutConfig:
   """Settings of sampling."""
 
-  prompts: int = option(32, "prompts per iteration", low=1)
-  group_size: int = option(8, "G, completions per prompt", low=1)
+  prompts: int = option(32, "prompts per iteration", low=1, high=10**6)
+  group_size: int = option(8, "G, completions per prompt", low=1, high=10**5)
   max_prompt_tokens: int = option(16, "prompt part of a row, tokens; auto: the longest prompt "
                                  "of the data", low=1, auto=True)
   max_new_tokens: int = option(48,
                                "completion part of a row, tokens; longer completions are truncated",
-                               low=1)
+                               low=1, high=10**7)
   min_new_tokens: int = option(
       0, "forbids stop tokens before this many completion tokens, in sampler and loss", low=0)
   temperature: float = option(1.0, "sampling temperature; the loss uses the same", low=1e-3,

@@ -63,7 +63,7 @@ class UpdateConfig:
                                 "completions as fit into the budget; changes memory and speed only",
                                 when=when(".token_budget"), auto=True)
   staleness: int = option(0, "iterations between the sampler's parameters and the current ones; "
-                          "each keeps a copy of the trained parameters", low=0)
+                          "each keeps a copy of the trained parameters", low=0, high=10**4)
   in_flight: bool = option(
       False, "trains on the groups that end first; with as many again in the making, the other "
       "completions continue under the new weights (runs/in_flight.py)",

@@ -233,25 +233,25 @@ REFUSED = {
     }, ["writer.name = 'none,tensorboard'", "writer.name=tensorboard"]),
     "too many prompts": ({
         "rollout.prompts": 10**10
-    }, ["rollout.prompts = 10000000000", "TiB"]),
+    }, ["rollout.prompts = 10000000000", "out of range"]),
     "too many layers": ({
         "model.num_layers": 10**9
-    }, ["model.num_layers = 1000000000", "TiB", "parameters"]),
+    }, ["model.num_layers = 1000000000", "out of range"]),
     "too many new tokens": ({
         "rollout.max_new_tokens": 2 * 10**9
-    }, ["rollout.max_new_tokens = 2000000000", "TiB"]),
+    }, ["rollout.max_new_tokens = 2000000000", "out of range"]),
     "too old": ({
         "updates.staleness": 10**8
-    }, ["updates.staleness = 100000000", "earlier iterations", "of memory"]),
+    }, ["updates.staleness = 100000000", "out of range"]),
     "too wide": ({
         "model.width": 10**10
-    }, ["model.width = 10000000000", "TiB"]),
+    }, ["model.width = 10000000000", "the parameters need"]),
     "too many samples": ({
         "evaluation.samples": 10**12
-    }, ["evaluation.samples = 1000000000000", "TiB"]),
+    }, ["evaluation.samples = 1000000000000", "out of range"]),
     "rank beyond memory": ({
         "parameters.train": "lora", "parameters.lora_rank": 10**9
-    }, ["parameters.lora_rank = 1000000000", "the adapters need at least", "of memory"]),
+    }, ["parameters.lora_rank = 1000000000", "the parameters need"]),
     "adapter of no scale": ({
         "parameters.train": "lora", "parameters.lora_alpha": 0.0
     }, ["parameters.lora_alpha = 0.0", "out of range"]),

@@ -20,6 +20,7 @@ from experiments.planning.shapes import SHAPES
 from jaxrl_llm import tasks
 from jaxrl_llm.config import ConfigError, ModelConfig, check, from_dict
 from jaxrl_llm.fields import refuse_unread
+from jaxrl_llm.late import loaded
 from jaxrl_llm.models import Model
 from jaxrl_llm.parallel import divisions
 from jaxrl_llm.presets import PRESETS
@@ -224,7 +225,7 @@ def test_a_recipe_that_was_published_with_tools_says_that_it_has_none(stem):
   """Its task brings no tool, and the recipe sets none."""
   says = " ".join(load(ROOT / "configs" / f"{stem}.py").__doc__.split())
   cfg = ready(ROOT / "configs" / f"{stem}.py")
-  assert tasks.TASKS[cfg.task.name].function.tool is None and cfg.rollout.max_turns == 0
+  assert loaded(tasks.TASKS[cfg.task.name].function).tool is None and cfg.rollout.max_turns == 0
   assert "but here a problem is answered in one turn, without code" in says
 
 

@@ -225,9 +225,6 @@ REFUSED = {
     "none as a section": ({
         "rollout": None
     }, ["rollout = None", "prompts, group_size"]),
-    "rate of no warm start": ({
-        "warm_start.steps": 0
-    }, ["warm_start.", "read only with warm_start.steps > 0"]),
     "none beside a writer": ({
         "writer.name": "none,tensorboard"
     }, ["writer.name = 'none,tensorboard'", "writer.name=tensorboard"]),

@@ -100,7 +100,7 @@ def test_a_row_that_a_template_refuses_is_a_bad_row(tmp_path):
   template = "{% if messages[0].role == 'tool' %}{{ raise_exception('no') }}{% endif %}" + CHATML
   data = DataConfig(path=str(path), mapping="dapo")
   cfg = TaskConfig("dataset", heldout_problems=0, prompt=PromptConfig("chat"), data=data)
-  with pytest.raises(ConfigError, match=r"x.jsonl, line 2, column 'prompt': .*refuses .*: no\. "):
+  with pytest.raises(ConfigError, match=r"x.jsonl, line 2: .*refuses .*: no\. "):
     make_task(cfg, 0, 1, tokenizer=chat_tokenizer(template))
   dropping = from_dict({"task": to_dict(cfg) | {"data": {**to_dict(data), "bad_rows": "drop"}}})
   made = make_task(dropping.task, 0, 1, tokenizer=chat_tokenizer(template))

@@ -264,8 +264,8 @@ def decode_traced(axes, rules):
   params = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
                         model.shapes(), layout)
   whole = functools.partial(jax.ShapeDtypeStruct, sharding=parallel.replicated(mesh))
-  inputs = ChunkInputs(*[whole((), jnp.int32)] * 3, *[whole((ROWS,), jnp.int32)] * 5)
-  cache = programs.empty(ROWS, 8, 16)
+  inputs = ChunkInputs(*[whole((), jnp.int32)] * 2, *[whole((ROWS,), jnp.int32)] * 6, columns=16)
+  cache = programs.empty(ROWS, 24, 1)
   key = jax.device_put(jax.random.key(0), parallel.replicated(mesh))
   sampling = jax.device_put(Sampling.of(1.0), parallel.replicated(mesh))
   return programs.decode.trace(params, cache, None, inputs, Draw(key, sampling),

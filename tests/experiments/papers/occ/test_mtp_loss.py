@@ -438,7 +438,7 @@ def test_along_another_step_the_quotient_is_another_one(alignment):
 
 @pytest.mark.slow
 def test_a_loss_of_one_s_own():
-  @mtp.register("bounded", coef=0.5, limit=1.0, replace=True)
+  @mtp.mtp("bounded", coef=0.5, limit=1.0, replace=True)
   def bounded(inputs, cfg):
     return jnp.minimum(-inputs.mtp_log_probs, cfg.limit)
 
@@ -468,7 +468,7 @@ def test_a_loss_of_one_s_own():
 ])
 def test_the_table_refuses(arguments, said):
   with pytest.raises(ValueError, match=said):
-    mtp.register("refused", **arguments)(lambda inputs, cfg: inputs.mtp_log_probs)
+    mtp.mtp("refused", **arguments)(lambda inputs, cfg: inputs.mtp_log_probs)
   assert "refused" not in LOSS_TERMS.names()
   with pytest.raises(ConfigError, match=r"term\.name = 'moc': registered are .*mtp_ce, mtp_detach"):
     LOSS_TERMS["moc"]

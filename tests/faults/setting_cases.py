@@ -134,7 +134,7 @@ KEYS = {
                                         "task.prompt.examples"),
 }
 SIZES = {
-    "group": main({"rollout.group_size": "10000000000"}, "out of memory"),
+    "group": main({"rollout.group_size": "10000000000"}, "rollout.group_size", "out of range"),
     "prompt": main({"rollout.max_prompt_tokens": "10000000000"}, "out of memory"),
     "problems": main({"task.name": "tool_arithmetic", "task.heldout_problems": "1000000000000"},
                      "task.heldout_problems"),

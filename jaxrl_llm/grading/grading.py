@@ -68,7 +68,7 @@ def _plugin_verdict(kind: str, text: str, gold: str) -> Verdict:
   entry = VERIFIERS[kind]
   try:
     verdict = entry.function(text, gold)
-  except Exception as error:
+  except (Exception, SystemExit) as error:
     return Verdict(False, "none", f"crash: {entry.where}: {type(error).__name__}: {error}")
   if isinstance(verdict, Verdict):
     return verdict

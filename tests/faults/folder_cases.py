@@ -109,7 +109,7 @@ def other_shapes(run):
 def locked(here):
   """Another process trains in the folder."""
   (here / "new").mkdir()
-  code = ("import fcntl, sys, time\nf = open(sys.argv[1], 'w')\nfcntl.lockf(f, fcntl.LOCK_EX)\n"
+  code = ("import fcntl, sys, time\nf = open(sys.argv[1], 'w')\nfcntl.flock(f, fcntl.LOCK_EX)\n"
           "print('held', flush=True)\nsys.stdin.read()\n")
   with subprocess.Popen([sys.executable, "-c", code, here / "new" / "lock"],
                         stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -60,10 +60,6 @@ def check(cfg: RowSections, mesh: Mesh, sampling: Mesh | None = None) -> None:
   if cfg.updates.in_flight and processes.count() > 1:
     raise ConfigError(f"updates.in_flight = True with {processes.count()} processes: allowed is 1. "
                       "Fix: updates.in_flight=False, and updates.staleness=1 instead.")
-  if cfg.rollout.engine_per_device and cfg.mesh.tensor > 1 and not cfg.rollout.shared_prefix:
-    raise ConfigError(
-        f"rollout.engine_per_device = True with mesh.tensor = {cfg.mesh.tensor}: log-probs of some "
-        "rows are wrong there. Fix: mesh.tensor=1, or rollout.engine_per_device=False.")
   in_order = cfg.server.url or _in_order(cfg.rollout, cfg.mesh, cfg.dynamic_sampling.enabled)
   if cfg.updates.overlap and not separate and mesh.size > 1 and not in_order:
     single_device = cfg.rollout.shared_prefix and not cfg.rollout.engine_per_device

@@ -150,12 +150,13 @@ class Decoder:
       number = jnp.arange(len(length))
       return row_cache.put(old, new, *slots or (number,), number, length, len(length))
 
+    slots = () if inputs.slots is None else (inputs.slots,)
+    arrays = (old, new, inputs.length, *slots)
     if self.mesh is None:
-      slots = () if inputs.slots is None else (inputs.slots,)
-      return enter(old, new, inputs.length, *slots)
+      return enter(*arrays)
     heads = ("rows", "kv_heads", None, None)
-    return parallel.Layout(self.mesh).by_shard(enter, (old, new, inputs.length),
-                                               (heads, heads, ("rows",)))
+    axes = (heads, heads, *[("rows",)] * (len(arrays) - 2))
+    return parallel.Layout(self.mesh).by_shard(enter, arrays, axes)
 
   def _steps(self, params, cache, shared: Shared | None, inputs: ChunkInputs, draw: Draw,
              rules: frozenset[str]):

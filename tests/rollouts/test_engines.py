@@ -40,7 +40,8 @@ def run(batch=None, *, axes=MeshConfig(), devices=2, max_new=None, **options):
 @pytest.mark.parametrize("axes, devices, options", [
     (MeshConfig(), 2, {"shared_prefix": True}),
     pytest.param(MeshConfig(fsdp=2), 4, {"slots": 16, "refill": False}, marks=pytest.mark.slow),
-], ids=["shared", "fsdp"])
+    pytest.param(MeshConfig(fsdp=2, tensor=2), 4, {}, marks=pytest.mark.slow),
+], ids=["shared", "fsdp", "tensor"])
 def test_equals_generate(axes, devices, options):
   got, stats = run(axes=axes, devices=devices, **options)
   assert_same(got, reference())

@@ -1,5 +1,5 @@
 """Times a run's own programs on the first device: train step, decode chunk, and the gap between
-sampler and trainer. `experiments/bench/gpu.py` is the command.
+sampler and trainer. `experiments/bench/device.py` is the command.
 
 Weights are random, so nothing is downloaded. Work is counted by formula (model_flops.py) and held
 against the device's published peaks (targets.py).

@@ -18,14 +18,14 @@ from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import Model, kv_cache
 
 ROOT = Path(__file__).parents[3]
-COMMAND = ROOT / "experiments" / "bench" / "gpu.py"
+COMMAND = ROOT / "experiments" / "bench" / "device.py"
 SMALL = ModelConfig(vocab_size=64, width=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
                     mlp_width=48, compute_dtype="bfloat16")
 
 
 @pytest.fixture(scope="module")
 def command():
-  spec = importlib.util.spec_from_file_location("gpu_command", COMMAND)
+  spec = importlib.util.spec_from_file_location("device_command", COMMAND)
   module = importlib.util.module_from_spec(spec)
   before = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")
   spec.loader.exec_module(module)

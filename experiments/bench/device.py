@@ -1,8 +1,8 @@
 """Measures one GPU with a run's own programs, in under 8 minutes.
 
-  python experiments/bench/gpu.py --json=gpu.json
-  python experiments/bench/gpu.py --shapes=0.6B --minutes=4
-  python experiments/bench/gpu.py --tiny    # every part, on any device
+  python experiments/bench/device.py --json=device.json
+  python experiments/bench/device.py --shapes=0.6B --minutes=4
+  python experiments/bench/device.py --tiny    # every part, on any device
 
 README.md beside this file says what is measured. A case that does not fit into memory is tried with
 half of its rows; one that fails is listed, and the others run.

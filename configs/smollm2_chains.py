@@ -21,7 +21,8 @@ def get_config(preset: str = "grpo"):
   config.iterations = 40
   config.task.update(name="chains", heldout_problems=128, steps=5)
   config.task.prompt.update(
-      style="chat", system="Work step by step, one line a step, and end with Answer: and the number.")
+      style="chat",
+      system="Work step by step, one line a step, and end with Answer: and the number.")
   config.rollout.update(prompts=8, group_size=8, max_prompt_tokens=72, max_new_tokens=64, window=16)
   config.updates.update(optimizer_batches=1, token_budget=1088, shared_prompts=True)
   config.optimizer.update(learning_rate=2e-5, b2=0.95, max_grad_norm=1.0)

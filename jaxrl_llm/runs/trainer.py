@@ -103,11 +103,12 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
 
   with contextlib.closing(sampler):
     sets = evaluation_sets.make_sets(cfg, task, needed=False)
+    evaluation_sets.leave_out(task, sets)
     with disk.named(directory), _lock(directory), signals.handled() as received:
       folder = folders.path_of(processes.from_main("workdir", claimed))
       settings = OutputSettings(folder, sets, cfg.writer, cfg.checkpoint, cfg.evaluation.patience,
                                 to_dict(cfg))
-      make_start = functools.partial(warm_start, cfg, learner, task.tokenizer, folder)
+      make_start = functools.partial(warm_start, cfg, learner, task.tokenizer, folder, sets)
       return _run(loop, make_start, settings, clock, received)
 
 

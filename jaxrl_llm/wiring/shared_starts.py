@@ -62,6 +62,7 @@ def _digest(cfg: Config, learner: Learner) -> str:
       "optimizer": {key: value for key, value in values["optimizer"].items()
                     if key not in SCHEDULE},
       "lengths": [values["rollout"][key] for key in LENGTHS],
+      "left out": values["evaluation"]["sets"],
       "model": dataclasses.asdict(learner.model.config),
       "mesh": dict(learner.mesh.shape),
       "files": inputs.notes(cfg),

@@ -3,6 +3,7 @@
 import functools
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -27,7 +28,8 @@ from jaxrl_llm.training.train_step import (
   state_shardings,
 )
 from jaxrl_llm.types import Params, SupervisedBatch, Task
-from jaxrl_llm.wiring import shared_starts
+from jaxrl_llm.wiring import evaluation_sets, shared_starts
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
 from jaxrl_llm.wiring.learner import Learner, Start
 
 SEED_OFFSET = 1_000_003  # demonstrations come from another stream of problems than rollouts
@@ -38,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
-               workdir: Path) -> Start:
+               workdir: Path, sets: Sequence[EvaluationSet] = ()) -> Start:
   """Returns the start of a run: `warm_start.steps` updates of the trained parameters.
 
   It is kept in `workdir/warm_start` and read from there if the run is started again. One that
@@ -47,6 +49,7 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
 
   Args:
     tokenizer: of the checkpoint in `pretrained`; unread without one.
+    sets: what they ask is not imitated.
   """
   path = path_of(workdir) / "warm_start"
   exists = processes.from_main("warm start", lambda: checkpoints.complete(path))
@@ -57,7 +60,7 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
     if not processes.from_main("warm start", lambda: checkpoints.complete(path)):
       start = _initial_split(cfg.pretrained, cfg.seed, learner)
       if cfg.warm_start.steps:
-        start = start._replace(params=_train(cfg, learner, tokenizer, start))
+        start = start._replace(params=_train(cfg, learner, tokenizer, start, sets))
       if cfg.warm_start.steps or not cfg.pretrained:
         tree = {"trained": start.params}
         if start.frozen is not None and not cfg.pretrained:
@@ -138,7 +141,7 @@ def _initial_split(pretrained: str, seed: int, learner: Learner) -> Start:
 
 
 def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
-           start: Start) -> Params:
+           start: Start, sets: Sequence[EvaluationSet]) -> Params:
   """Returns the trained leaves after `warm_start.steps` updates.
 
   Raises:
@@ -154,6 +157,7 @@ def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
                          StepConfig(loss, warm.micro_batches, cfg.parameters), mesh)
   task = demonstrating(warm, cfg.task, cfg.rollout, cfg.seed + SEED_OFFSET,
                        tokenizer if cfg.pretrained else None)
+  evaluation_sets.leave_out(task, sets)
   weigh = jax.jit(weighed, out_shardings=parallel.rows(mesh))
   bar, norms = progress(range(warm.steps), "warm start"), []
   for index in bar:

@@ -59,7 +59,6 @@ class Dataset(TaskBase):
       self._train_on(tables, sources)
     self._demonstrated = all(problem.demonstration is not None
                              for part in self._train for problem in part)
-    logger.info("task.data.path = %s: %s", data_cfg.path, self.counts)
 
   def _separate(self, limit: int | None) -> tuple[list[Problem], list[int], int]:
     """Returns the held-out problems of a separate file, their lengths in tokens, and how many were

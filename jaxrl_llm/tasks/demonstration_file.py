@@ -1,7 +1,6 @@
 """The demonstrations that a warm start reads from a file."""
 
 import dataclasses
-import logging
 from typing import cast
 
 from jaxrl_llm.config import (
@@ -13,8 +12,6 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.tasks.dataset import Dataset
 from jaxrl_llm.types import Task
-
-logger = logging.getLogger(__name__)
 
 
 class Demonstrations(Dataset):
@@ -41,8 +38,6 @@ class Demonstrations(Dataset):
       raise ConfigError(
           f"warm_start.path = {self.cfg.data.path!r}: no row fits; the longest has {max(lengths)} "
           f"tokens. Fix: rollout.max_prompt_tokens + rollout.max_new_tokens >= {max(lengths)}.")
-    logger.info("warm_start.path = %s: %d of %d rows are imitated; the others have more than %d "
-                "tokens", self.cfg.data.path, len(fitting), len(rows), width)
     self.ask([fitting])
 
 

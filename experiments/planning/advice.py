@@ -28,10 +28,16 @@ _SAMPLING = {
 }
 
 
+def fits(analysis: Analysis, chip: Chip) -> bool:
+  """Returns whether a device holds the program and what else the run has there meanwhile."""
+  total = analysis.total
+  return total is not None and total <= chip.memory and not analysis.refused
+
+
 def memory_advice(analysis: Analysis, chip: Chip) -> list[str]:
   """Returns a sentence for each column that is too large; none if the program fits."""
   total = analysis.total
-  if total is not None and total <= chip.memory and not analysis.refused:
+  if fits(analysis, chip):
     return []
   sampling = analysis.program.name in SAMPLING
   rules, sizes = (_SAMPLING if sampling else _TRAINING), _columns(analysis)

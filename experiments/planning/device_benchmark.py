@@ -1,12 +1,14 @@
-"""Times a run's own programs on the first device: train step, decode chunk, and the gap between
-sampler and trainer. `experiments/bench/gpu.py` is the command.
+"""Tries a run's own programs on the first device: the kernel of live blocks against its reference,
+train step and decode chunk by time, and the gap between sampler and trainer.
+`experiments/bench/device.py` is the command.
 
 Weights are random, so nothing is downloaded. Work is counted by formula (model_flops.py) and held
-against the device's published peaks (targets.py).
+against the device's published peaks (targets.py); measured seconds stand beside the planner's.
 """
 
 import dataclasses
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -15,8 +17,9 @@ import numpy as np
 
 from experiments.planning import model_flops
 from experiments.planning.abstract import bytes_of
+from experiments.planning.analysis import Program, analyse, tracing
 from experiments.planning.device_cases import Case, timed
-from experiments.planning.targets import Chip
+from experiments.planning.targets import Chip, Target
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
   EstimatorConfig,
@@ -28,7 +31,7 @@ from jaxrl_llm.config import (
   SamplerConfig,
   StepConfig,
 )
-from jaxrl_llm.models import Model, kv_cache, row_attention, row_cache
+from jaxrl_llm.models import Model, kv_cache, live_comparison, row_attention, row_cache
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.rollouts import decode_attention, decoding, generate, hand_over
 from jaxrl_llm.rollouts.chunk import ChunkInputs
@@ -52,6 +55,9 @@ class Sizes:
     chunk: decode steps of one call.
     prompt, new: tokens of the rows that are sampled and scored again.
     repeats: timed calls after the one that compiles.
+    blocks: columns of the kernel's blocks that are compared with the reference.
+    kernels: (heads, key-value heads, their width) of the kernel there.
+    kinds: how decoding reads the cache (rollout.decode_attention), for each a case.
     train_dtype: of the train step's products. XLA's CPU lacks the bfloat16 products that it
       needs, whose sums are float32.
   """
@@ -64,16 +70,23 @@ class Sizes:
   prompt: int = 64
   new: int = 128
   repeats: int = 5
+  blocks: tuple[int, ...] = (128, 512)
+  kernels: tuple[tuple[int, int, int], ...] = ((32, 8, 128), (14, 2, 64))
+  kinds: tuple[str, ...] = (decode_attention.KERNEL, decode_attention.WINDOWED)
   train_dtype: str = "bfloat16"
 
 
 def cases(models: dict[str, ModelConfig], sizes: Sizes, chip: Chip | None) -> list[Case]:
-  """Returns the measurements of the models in order: short rows first.
+  """Returns the measurements in order: the kernel, then of the models short rows first.
 
   Args:
     chip: the device's peaks; None: unknown, and the shares of them are None.
   """
   short, long = [], []
+  compared = [Case(f"kernel {heads}/{kv_heads} of {size}, {dtype}, {block} columns", "kernel", 4,
+                   functools.partial(compare, (heads, kv_heads, size, dtype), block))
+              for block in sizes.blocks for heads, kv_heads, size in sizes.kernels
+              for dtype in ("float32", "bfloat16")]
   for name, config in models.items():
     # The trainer keeps float32 parameters, and recomputes blocks, as runs of this size do.
     config = dataclasses.replace(config, compute_dtype="bfloat16", scan_layers=True, remat="full")
@@ -82,13 +95,13 @@ def cases(models: dict[str, ModelConfig], sizes: Sizes, chip: Chip | None) -> li
     trained = [Case(f"train {name} {length}", "train", max(1, sizes.step_tokens // length),
                     functools.partial(train, trainer, length, sizes, chip))
                for length in sizes.lengths]
-    decoded = [Case(f"decode {name} {context}", "decode", sizes.rows,
-                    functools.partial(decode, model, context, sizes, chip))
-               for context in sizes.contexts]
+    decoded = [[Case(f"decode {name} {context} {kind}", "decode", sizes.rows,
+                     functools.partial(decode, (model, kind), context, sizes, chip))
+                for kind in sizes.kinds] for context in sizes.contexts]
     gap_case = Case(f"gap {name}", "gap", sizes.rows, functools.partial(gap, model, sizes))
-    short += [trained[0], decoded[0], gap_case]
-    long += [*trained[1:], *decoded[1:]]
-  return short + long
+    short += [trained[0], *decoded[0], gap_case]
+    long += [*trained[1:], *itertools.chain(*decoded[1:])]
+  return compared + short + long
 
 
 def _mesh():
@@ -97,6 +110,35 @@ def _mesh():
 
 def _in_dtype(model: Model, dtype: str) -> Model:
   return dataclasses.replace(model, config=dataclasses.replace(model.config, compute_dtype=dtype))
+
+
+def planned_seconds(program: Program, chip: Chip | None) -> float | None:
+  """Returns the planner's seconds of a program on the first device; None where it has no known
+  peaks, or does not hold the program.
+  """
+  if chip is None:
+    return None
+  device = jax.devices()[0]
+  roofline = analyse(program, Target(device.device_kind, chip, (device,))).roofline
+  return None if roofline is None else roofline.seconds
+
+
+def compare(shapes: tuple[int, int, int, str], block: int, rows: int) -> dict:
+  """Compares the kernel of live blocks with plain attention, on a small random cache of four rows.
+
+  Args:
+    shapes, block: as in `live_comparison.difference`.
+    rows: not less than four.
+
+  Raises:
+    RuntimeError: they differ by more than rounding.
+  """
+  device = jax.devices()[0]
+  difference = live_comparison.difference(shapes, block, device)
+  if difference > live_comparison.LARGEST:
+    raise RuntimeError(f"the kernel differs from the reference by {difference:.2g}: runs here go "
+                       "on windowed")
+  return {"difference": difference, "interpreted": device.platform != "tpu"}
 
 
 # Training.
@@ -113,7 +155,9 @@ def train_flops(config: ModelConfig, rows: int, length: int) -> float:
 
 
 def train(model: Model, length: int, sizes: Sizes, chip: Chip | None, rows: int) -> dict:
-  """Times train steps with the ctpo estimator; `mfu` is None on an unknown device."""
+  """Times train steps with the ctpo estimator; `mfu` and `planned_seconds` are None on an unknown
+  device.
+  """
   mesh, tx = _mesh(), make_optimizer(OptimizerConfig(learning_rate=1e-6))
   new = length - length // _PROMPT_SHARE
   cfg = StepConfig(LossConfig(EstimatorConfig("ctpo"), max_new_tokens=new))
@@ -131,11 +175,23 @@ def train(model: Model, length: int, sizes: Sizes, chip: Chip | None, rows: int)
     state, metrics = step(state, batch)
     return state, metrics
 
+  flops = train_flops(model.config, rows, length)
+  planned = planned_seconds(_program("train", step, (state, batch), model.config, flops), chip)
   timing = timed(once, sizes.repeats)
-  flops, seconds, tokens = train_flops(model.config, rows, length), timing["seconds"], rows * length
+  seconds, tokens = timing["seconds"], rows * length
   kind = row_attention.choose(model.config, length, jax.default_backend(), row_attention.ONE)
-  return {**timing, "tokens": tokens, "tokens_per_second": tokens / seconds, "flops": flops,
-          "attention": kind, "mfu": None if chip is None else flops / seconds / chip.flops}
+  return {**timing, "planned_seconds": planned, "tokens": tokens,
+          "tokens_per_second": tokens / seconds, "flops": flops, "attention": kind,
+          "mfu": None if chip is None else flops / seconds / chip.flops}
+
+
+def _program(name: str, program, arguments: tuple, config: ModelConfig, flops: float,
+             **loops) -> Program:
+  """Returns what the planner needs to know of a jitted program that this device runs."""
+  rules = {"rules": frozenset()} if name == "decode" else {}
+  return Program(name, tracing(program, *arguments, **rules), {}, devices=1, runs=1,
+                 model_flops=flops, held=0, cache_inside=0,
+                 head=(config.width, config.vocab_size), **{"trips": (), **loops})
 
 
 def _batch(config: ModelConfig, rows: int, length: int) -> TrainBatch:
@@ -174,17 +230,21 @@ def _read_weights(params, config: ModelConfig) -> int:
                    if name != "embedding" or config.tie_head})
 
 
-def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: int) -> dict:
+def decode(reading: tuple[Model, str], context: int, sizes: Sizes, chip: Chip | None,
+           rows: int) -> dict:
   """Times the engine's chunk of decode steps that fill the last columns of a cache.
 
+  Args:
+    reading: the model, and how it reads the cache (rollout.decode_attention).
+
   Returns:
-    With `bandwidth_share`: seconds at the published bandwidth over measured seconds. It
-    is None on an unknown device. `attention` is how the cache is read (rollout.decode_attention):
-    windowed on a device whose kernel differs from plain attention.
+    With `bandwidth_share`: seconds at the published bandwidth over measured seconds. It and
+    `planned_seconds` are None on an unknown device. `attention` is how the cache is read: windowed
+    on a device whose kernel differs from plain attention.
   """
-  num_live = context - sizes.chunk
+  (model, kind), num_live = reading, context - sizes.chunk
   never = model.config.vocab_size  # a stop token beyond the vocabulary is never sampled
-  side = decode_attention.heads_side_by_side(decode_attention.AUTO, model, context)
+  side = decode_attention.heads_side_by_side(kind, model, context)
   built = decoding.build(model, sizes.chunk, (never,), False, None, bool(side))
   config = hand_over.decode_model(model).config
   params = built.decode_params(jax.jit(model.init)(jax.random.key(0)))
@@ -196,12 +256,14 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
   inputs = ChunkInputs(jnp.int32(sizes.chunk), jnp.int32(rows), row_ones, length, length,
                        sizes.chunk * row_ones, 0 * row_ones, jnp.arange(rows, dtype=jnp.int32),
                        columns=num_live)
-  steps = []
+  draw, steps = Draw(jax.random.key(1), Sampling.of(1.0)), []
+  planned = planned_seconds(
+      _program("decode", built.decode, (params, cache, None, inputs, draw), config, 0.0,
+               trips=(sizes.chunk,), live=(num_live + sizes.chunk / 2) / context), chip)
 
   def once():
     nonlocal cache
-    cache, sampled = built.decode(params, cache, None, inputs,
-                                  Draw(jax.random.key(1), Sampling.of(1.0)), rules=frozenset())
+    cache, sampled = built.decode(params, cache, None, inputs, draw, rules=frozenset())
     steps.append(sampled.steps)
     return sampled
 
@@ -211,8 +273,8 @@ def decode(model: Model, context: int, sizes: Sizes, chip: Chip | None, rows: in
   seconds, tokens = timing["seconds"], rows * sizes.chunk
   num_bytes = decode_bytes(config, _read_weights(params, config), rows, num_live, sizes.chunk)
   attention = decode_attention.KERNEL if side else decode_attention.WINDOWED
-  return {**timing, "attention": attention, "tokens": tokens, "tokens_per_second": tokens / seconds,
-          "bytes": num_bytes,
+  return {**timing, "planned_seconds": planned, "attention": attention, "tokens": tokens,
+          "tokens_per_second": tokens / seconds, "bytes": num_bytes,
           "bandwidth_share": None if chip is None else num_bytes / seconds / chip.bandwidth}
 
 

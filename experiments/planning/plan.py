@@ -23,13 +23,14 @@ def run(cfg: Config, target: str, names: tuple[str, ...] = (), path: str = "",
     mean_length: of completions, over their limit.
 
   Raises:
-    ConfigError: before anything compiles.
+    ConfigError: before anything compiles; or, after all is printed and written, a program that the
+      devices do not hold.
   """
   if not 0.0 < mean_length <= 1.0:
     raise ConfigError(f"--mean_length={mean_length:g}: allowed are shares above 0, up to 1. Fix: "
                       "--mean_length=0.4.")
-  targets.parse(target)  # a wrong name is refused before anything else
-  cfg = resolve(cfg)
+  kind, *_ = targets.parse(target)  # a wrong name is refused before anything else
+  cfg = resolve(cfg, targets.CHIPS[kind].platform)
   cfg = dataclasses.replace(cfg, model=with_shapes(cfg.model, cfg.pretrained))
   described = targets.describe(target)
   planned = abstract.plan(cfg, described.devices)
@@ -45,3 +46,4 @@ def run(cfg: Config, target: str, names: tuple[str, ...] = (), path: str = "",
     with open(path, "w") as file:
       json.dump(contents, file, indent=2)
       file.write("\n")
+  print(report.verdict(analyses, described))

@@ -1,10 +1,12 @@
 """An analysis of programs as text and as JSON-able data."""
 
 import dataclasses
+import operator
 
 from experiments.planning import advice, collectives, flops
 from experiments.planning.analysis import Analysis, Work
 from experiments.planning.targets import Target
+from jaxrl_llm.config import ConfigError
 
 LEFT_OUT = """\
 What the estimate leaves out: overlap of one instruction with the next (but transfers that are
@@ -81,6 +83,26 @@ def as_text(analyses: list[Analysis], target: Target) -> str:
            "seconds at the peaks", _table(_second_rows(analyses)), *_notes(analyses, target),
            LEFT_OUT]
   return "\n\n".join(parts)
+
+
+def verdict(analyses: list[Analysis], target: Target) -> str:
+  """Returns the sentence of a plan that fits: what binds, and seconds of which.
+
+  Raises:
+    ConfigError: programs that a device does not hold, with their bytes and the keys to change.
+  """
+  chip = target.chip
+  large = [a for a in analyses if not advice.fits(a, chip)]
+  if large:
+    sizes = ", ".join(f"{a.program.name} {_gb(a.total)}" for a in large)
+    raise ConfigError(f"{target.name} does not fit: of {_gb(chip.memory)} GB of a device, "
+                      f"{sizes} GB are needed. {advice.memory_advice(large[0], chip)[0]}")
+  seconds = [a.program.runs * a.roofline.seconds for a in analyses]
+  most = max(analyses, key=operator.attrgetter("total"))
+  slowest = analyses[seconds.index(max(seconds))]
+  return (f"{target.name} fits: {most.program.name} needs most, {_gb(most.total)} of "
+          f"{_gb(chip.memory)} GB; {slowest.roofline.binds} binds {slowest.program.name}, which "
+          f"takes {_number(max(seconds))} of {_number(sum(seconds))} s at the peaks.")
 
 
 def longest(seconds: dict) -> float:

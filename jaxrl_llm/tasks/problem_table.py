@@ -117,9 +117,6 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
                    "left out, the longest has %d tokens. Fix: rollout.max_prompt_tokens >= %d, if "
                    "they are meant", key, path, counts["too_long"], counts["read"], limit, longest,
                    longest)
-  logger.info("%s: %d rows read, %d bad, %d repeated, %d prompts above rollout.max_prompt_tokens = "
-              "%s dropped (longest: %d)", path, counts["read"], counts["bad"],
-              counts["duplicates"], counts["too_long"], limit, longest)
   return ProblemTable(problems, lengths, counts["read"], counts["too_long"],
                       counts["duplicates"], counts["bad"])
 

@@ -30,11 +30,12 @@ BUDGET = 8192  # of the others
 UNKNOWN = 64  # tokens of prompts in a file that cannot be read, which another message says
 
 
-def chosen(cfg: Config) -> Config:
+def chosen(cfg: Config, platform: str = "") -> Config:
   """Returns the config with a value in place of each `auto`.
 
   Args:
     cfg: with every number of each chosen method.
+    platform: of the devices, such as tpu; empty: JAX's default one.
 
   Raises:
     ConfigError: the checkpoint or its tokenizer cannot be read.
@@ -42,7 +43,7 @@ def chosen(cfg: Config) -> Config:
   keys = automatic_keys(cfg)
   if not keys:
     return cfg
-  platform, pretrained = jax.default_backend(), bool(cfg.pretrained)
+  platform, pretrained = platform or jax.default_backend(), bool(cfg.pretrained)
   fast = pretrained and platform != "cpu"
   values = {
       "optimizer.learning_rate": RATES[cfg.parameters.train][0] if pretrained else FRESH_RATE,

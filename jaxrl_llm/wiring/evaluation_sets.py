@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import zlib
+from collections.abc import Sequence
 
 import jax
 
@@ -95,6 +96,17 @@ def make_sets(cfg: Config, task: Task, needed: bool = True) -> list[EvaluationSe
                         f"{processes.count()} processes, each of which asks some. "
                         f"Fix: {key}={processes.count()} or more.")
   return sets
+
+
+def leave_out(task: Task, sets: Sequence[EvaluationSet]) -> None:
+  """Leaves what further sets ask out of the training, where a task lists its problems.
+
+  Raises:
+    ConfigError: nothing else is left.
+  """
+  for heldout_set in sets if hasattr(task, "leave_out") else []:
+    if heldout_set.name:
+      task.leave_out(heldout_set.problems, f"evaluation.sets.{heldout_set.name}")
 
 
 def _make_set(name: str, section: EvaluationSetConfig, run: EvaluationSet) -> EvaluationSet:

@@ -27,15 +27,18 @@ from jaxrl_llm.wiring import automatic, evaluation_sets
 logger = logging.getLogger(__name__)
 
 
-def resolve(cfg: Config) -> Config:
+def resolve(cfg: Config, platform: str = "") -> Config:
   """Returns the config with every default filled in and every combination checked.
+
+  Args:
+    platform: as in `automatic.chosen`.
 
   Raises:
     ConfigError: naming key, value, what is allowed, and a fix; of all that independent checks
       refuse.
   """
   config_lib.load_plugins(cfg.plugins)
-  cfg = automatic.chosen(config_lib.fill(cfg))
+  cfg = automatic.chosen(config_lib.fill(cfg), platform)
   checkpoint = cfg.checkpoint.filled(cfg.evaluation, cfg.task.heldout_problems)
   anchor = cfg.updates.anchor
   if anchor == DEFAULT:

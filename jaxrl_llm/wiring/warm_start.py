@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -33,7 +34,8 @@ from jaxrl_llm.training.train_step import (
   state_shardings,
 )
 from jaxrl_llm.types import Params, SupervisedBatch, Task
-from jaxrl_llm.wiring import inputs
+from jaxrl_llm.wiring import evaluation_sets, inputs
+from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
 from jaxrl_llm.wiring.learner import Learner, Start
 
 SEED_OFFSET = 1_000_003  # demonstrations come from another stream of problems than rollouts
@@ -52,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
-               workdir: Path) -> Start:
+               workdir: Path, sets: Sequence[EvaluationSet] = ()) -> Start:
   """Returns the start of a run: `warm_start.steps` updates of the trained parameters.
 
   It is kept in `workdir/warm_start` and read from there if the run is started again. One that
@@ -61,6 +63,7 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
 
   Args:
     tokenizer: of the checkpoint in `pretrained`; unread without one.
+    sets: what they ask is not imitated.
   """
   path = path_of(workdir) / "warm_start"
   exists = processes.from_main("warm start", lambda: checkpoints.complete(path))
@@ -71,7 +74,7 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
     if not processes.from_main("warm start", lambda: checkpoints.complete(path)):
       start = _initial_split(cfg.pretrained, cfg.seed, learner)
       if cfg.warm_start.steps:
-        start = start._replace(params=_train(cfg, learner, tokenizer, start))
+        start = start._replace(params=_train(cfg, learner, tokenizer, start, sets))
       if cfg.warm_start.steps or not cfg.pretrained:
         tree = {"trained": start.params}
         if start.frozen is not None and not cfg.pretrained:
@@ -109,6 +112,7 @@ def _digest(cfg: Config, learner: Learner) -> str:
       "optimizer": {key: value for key, value in values["optimizer"].items()
                     if key not in SCHEDULE},
       "lengths": [values["rollout"][key] for key in LENGTHS],
+      "left out": values["evaluation"]["sets"],
       "model": dataclasses.asdict(learner.model.config),
       "mesh": dict(learner.mesh.shape),
       "files": inputs.notes(cfg),
@@ -191,7 +195,7 @@ def _initial_split(pretrained: str, seed: int, learner: Learner) -> Start:
 
 
 def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
-           start: Start) -> Params:
+           start: Start, sets: Sequence[EvaluationSet]) -> Params:
   """Returns the trained leaves after `warm_start.steps` updates.
 
   Raises:
@@ -207,6 +211,7 @@ def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
                          StepConfig(loss, warm.micro_batches, cfg.parameters), mesh)
   task = demonstrating(warm, cfg.task, cfg.rollout, cfg.seed + SEED_OFFSET,
                        tokenizer if cfg.pretrained else None)
+  evaluation_sets.leave_out(task, sets)
   weigh = jax.jit(weighed, out_shardings=parallel.rows(mesh))
   bar, norms = progress(range(warm.steps), "warm start"), []
   for index in bar:

@@ -1,5 +1,6 @@
 """The benchmark of one device: its counts, its time limit, and what it does without memory."""
 
+import dataclasses
 import importlib.util
 import itertools
 import json
@@ -18,14 +19,14 @@ from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import Model, kv_cache
 
 ROOT = Path(__file__).parents[3]
-COMMAND = ROOT / "experiments" / "bench" / "gpu.py"
+COMMAND = ROOT / "experiments" / "bench" / "device.py"
 SMALL = ModelConfig(vocab_size=64, width=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
                     mlp_width=48, compute_dtype="bfloat16")
 
 
 @pytest.fixture(scope="module")
 def command():
-  spec = importlib.util.spec_from_file_location("gpu_command", COMMAND)
+  spec = importlib.util.spec_from_file_location("device_command", COMMAND)
   module = importlib.util.module_from_spec(spec)
   before = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")
   spec.loader.exec_module(module)
@@ -128,16 +129,37 @@ def test_a_case_that_does_not_fit_is_tried_with_fewer_rows(monkeypatch, command)
   monkeypatch.setattr(device_benchmark, "train", train)
   monkeypatch.setattr(device_benchmark, "decode", wrong)
   monkeypatch.setattr(device_benchmark, "gap", wrong)
-  sizes = device_benchmark.Sizes(lengths=(4096,), step_tokens=8192)
+  sizes = device_benchmark.Sizes(lengths=(4096,), step_tokens=8192, kernels=(),
+                                 kinds=("windowed",))
   cases = device_benchmark.cases({"x": SMALL}, sizes, None)
   fitted, failed, _, last = device_cases.run_cases(cases, 60)
   assert (fitted["status"], fitted["rows"], fitted["did_not_fit"]) == ("measured", 1, [2])
   assert (failed["status"], failed["note"]) == ("failed", "ValueError: no such kernel")
-  assert last["case"] == "decode x 8192"  # the others ran
+  assert last["case"] == "decode x 8192 windowed"  # the others ran
   held = 0
   (row,) = device_cases.run_cases(cases[:1], 60)
   assert (row["status"], row["did_not_fit"]) == ("did not fit", [2, 1])
   assert "too many rows: 2, 1" in " ".join(command._cells(row))
+
+
+@pytest.mark.slow
+def test_planned_seconds_stand_beside_measured_ones():
+  """With peaks of a made-up device; ten times the peaks take a tenth."""
+  model = Model(dataclasses.replace(SMALL, compute_dtype="float32"))
+  sizes = device_benchmark.Sizes(chunk=4, repeats=1)
+
+  def planned(peak):
+    chip = targets.Chip("cpu", peak, 1e9, peak, 1e9, 1e9, "a made-up device")
+    return device_benchmark.decode((model, "windowed"), 16, sizes, chip, 4)["planned_seconds"]
+
+  assert planned(1e9) == pytest.approx(10 * planned(1e10)) and planned(1e9) > 4 * 4 * 1e-6
+
+
+def test_a_kernel_that_differs_fails_its_case(monkeypatch):
+  monkeypatch.setattr(device_benchmark.live_comparison, "difference", lambda *_: 0.1)
+  sizes = device_benchmark.Sizes(kernels=((8, 8, 16),), blocks=(16,))
+  (row,) = device_cases.run_cases(device_benchmark.cases({}, sizes, None)[:1], 60)
+  assert row["status"] == "failed" and "differs from the reference by 0.1" in row["note"]
 
 
 def test_timing_counts_neither_the_first_call_nor_slow_ones():
@@ -158,10 +180,12 @@ def test_the_tiny_command_runs_every_part(tmp_path):
   path = tmp_path / "out.json"
   done = subprocess.run([sys.executable, str(COMMAND), "--tiny", f"--json={path}"], text=True,
                         capture_output=True, check=True, cwd=ROOT)
-  assert "no published peaks are known" in done.stdout
-  train, decode, gap = rows = json.loads(path.read_text())["cases"]
-  assert [row["status"] for row in rows] == ["measured"] * 3
-  for row in (train, decode):
+  assert "no figure here is a measurement" in done.stdout
+  single, half, train, decode, window, gap = rows = json.loads(path.read_text())["cases"]
+  assert [row["status"] for row in rows] == ["measured"] * 6
+  assert 0 < single["difference"] < 1e-5 < half["difference"] and single["interpreted"]
+  assert (decode["attention"], window["attention"]) == ("kernel", "windowed")
+  for row in (train, decode, window):
     assert row["seconds"] > 0 and len(row["all_seconds"]) == 2
     assert row["tokens_per_second"] * row["seconds"] == pytest.approx(row["tokens"])
   assert (train["tokens"], train["mfu"]) == (2 * 16, None)

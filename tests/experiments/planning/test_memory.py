@@ -2,6 +2,8 @@
 rule.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import planned_config
@@ -12,13 +14,16 @@ from experiments.planning import (
   advice,
   analysis,
   programs,
+  report,
   sampler_programs,
   targets,
 )
-from experiments.planning.analysis import Analysis, Program
+from experiments.planning.analysis import Analysis, InTurn, Program, Roofline
 from jaxrl_llm import parallel
+from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import trainable
 from jaxrl_llm.training.train_step import init_state, state_shardings
+from jaxrl_llm.wiring import automatic
 
 DEVICES = 4
 CPU = targets.Target("cpu", targets.Chip("cpu", 1e9, 1e6, 1e9, 1e9, 1e9, "a made-up device"),
@@ -109,6 +114,41 @@ def test_each_large_column_has_a_rule(analysis, keys):
   assert bool(said) == bool(keys)
   for key in keys:
     assert key in said
+
+
+def with_seconds(analysis: Analysis, runs: int, seconds: float, binds: str) -> Analysis:
+  turn = InTurn(**{binds: seconds})
+  return dataclasses.replace(analysis, program=dataclasses.replace(analysis.program, runs=runs),
+                             roofline=Roofline(0.0, 0.0, 0.0, 0.0, turn, 0.0))
+
+
+def test_a_plan_ends_with_what_takes_longest():
+  plan = [with_seconds(analysed("decode", 600_000), 10, 2.0, "memory"),
+          with_seconds(analysed("step", 500_000, held=200_000), 2, 5.0, "compute")]
+  said = report.verdict(plan, CPU)
+  assert said.startswith("cpu fits: step needs most, 0.0007 of 0.001 GB; memory binds decode")
+  assert said.endswith("takes 20 of 30 s at the peaks.")
+
+
+def test_a_plan_fails_where_one_program_does_not_fit():
+  """Arrays that are held beside it and the compiler's refusal count."""
+  fitting = with_seconds(analysed("decode", 600_000), 1, 2.0, "memory")
+  refused = dataclasses.replace(analysed("step", 900_000), refused="Ran out of memory in HBM")
+  for large in (analysed("step", 1_200_000), analysed("step", 900_000, held=200_000), refused):
+    with pytest.raises(ConfigError, match=r"cpu does not fit.*step .*Fix: "):
+      report.verdict([fitting, large], CPU)
+
+
+def test_auto_asks_the_target():
+  """This machine has a CPU, where products are in f32 unless the config says otherwise."""
+  cfg = from_dict(planned_config.get_config())
+  cfg = dataclasses.replace(cfg, pretrained="Qwen/Qwen3-1.7B", rollout=dataclasses.replace(
+      cfg.rollout, max_prompt_tokens=64), model=dataclasses.replace(
+          cfg.model, compute_dtype="auto"))
+  found = {kind: automatic.chosen(cfg, chip.platform).model.compute_dtype
+           for kind, chip in targets.CHIPS.items()}
+  assert set(found.values()) == {"bfloat16"}
+  assert automatic.chosen(cfg).model.compute_dtype == "float32"
 
 
 def test_the_roofline_takes_the_longest_of_three():

@@ -22,10 +22,10 @@ def command(*arguments: str, interpreter: bool = False) -> subprocess.CompletedP
                     interpreter)
 
 
-def planned(tmp_path, *arguments: str) -> tuple[dict, str]:
+def planned(tmp_path, *arguments: str, status: int = 0) -> tuple[dict, str]:
   path = tmp_path / "plan.json"
   done = command(f"--json={path}", *arguments)
-  assert done.returncode == 0, done.stderr[-2000:]
+  assert done.returncode == status, done.stderr[-2000:]
   data = json.loads(path.read_text())
   return data | {"programs": {entry["name"]: entry for entry in data["programs"]}}, done.stdout
 
@@ -88,7 +88,7 @@ def test_the_engine_on_one_chip(tmp_path):
 @TPU
 def test_what_does_not_fit_names_a_key(tmp_path):
   data, text = planned(tmp_path, "--target=v5e:1", "--programs=step", "--config.mesh.fsdp=1",
-                       "--config.model.width=8192", "--config.model.mlp_width=65536")
+                       "--config.model.width=8192", "--config.model.mlp_width=65536", status=1)
   assert "does not fit" in text and data["programs"]["step"]["advice"]
   assert "mesh.fsdp" in text
 

@@ -83,9 +83,10 @@ def test_closed_forms_of_the_diagnostics(weights, gini, effective):
   mask = mask[None, ::-1]  # what is masked comes first, and is NaN
   row = np.full((1, 6), np.nan, np.float32)
   row[mask] = weights
-  for function, expected in ((token_credit.row_gini, gini), (token_credit.row_share, effective)):
-    got = function(jnp.asarray(row), jnp.asarray(mask))[0]
-    np.testing.assert_allclose(got, expected, atol=1e-6)
+  np.testing.assert_allclose(token_credit.row_gini(jnp.asarray(row), jnp.asarray(mask))[0], gini,
+                             atol=1e-6)
+  np.testing.assert_allclose(token_credit.row_share(jnp.asarray(row), jnp.asarray(mask))[0],
+                             effective, atol=1e-6)
 
 
 def test_gini_is_that_of_all_pairs():

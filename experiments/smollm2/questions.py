@@ -132,8 +132,8 @@ def left(rng):
 
 KINDS = {make.__name__: make for make in (
     total, plus_digit, sum_two_digits, difference, product, double, half, remainder, largest,
-    smallest, following, after, before, ten_more, digits_reversed, digit_sum, last_digit, first_digit,
-    position, price, left)}
+    smallest, following, after, before, ten_more, digits_reversed, digit_sum, last_digit,
+    first_digit, position, price, left)}
 
 
 @dataclasses.dataclass(frozen=True)

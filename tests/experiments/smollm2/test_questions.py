@@ -28,7 +28,8 @@ def test_every_kind_has_whole_answers_and_both_splits(kind):
 
 
 @pytest.mark.parametrize(("kind", "solve"), [
-    ("total", lambda n: n[0] + n[1]), ("plus_digit", lambda n: n[0] + n[1]), ("product", lambda n: n[0] * n[1]),
+    ("total", lambda n: n[0] + n[1]), ("plus_digit", lambda n: n[0] + n[1]),
+    ("product", lambda n: n[0] * n[1]),
     ("difference", lambda n: n[0] - n[1]), ("largest", max), ("smallest", min),
     ("following", lambda n: 2 * n[3] - n[2]), ("remainder", lambda n: n[0] % n[1]),
     ("half", lambda n: n[0] // 2), ("digit_sum", lambda n: sum(map(int, str(n[0])))),

@@ -63,12 +63,15 @@ class Table(Generic[E]):
 
   Attributes:
     fallback: makes the entry of a name that nothing registered, or None; set by the home module.
+    files: name to the module that registers it, imported when the name is first looked up; set by
+      the home module, if it does not import all of its methods.
   """
 
   def __init__(self, kind: str, home: str, key: str | None = None):
     self.kind, self.key, self._home = kind, key or f"{kind}.name", home
     self.fallback: Callable[[str], E | None] | None = None
     self.entries: dict[str, E] = {}
+    self.files: dict[str, str] = {}
 
   def register(self, name: str, numbers: type | None = None, *, replace: bool = False,
                make: Callable[..., Any] = Entry, **defaults):
@@ -91,7 +94,6 @@ class Table(Generic[E]):
     if numbers is not None and defaults:
       raise ValueError(f"{self.kind} {name!r}: {sorted(defaults)} beside {numbers.__name__}; give "
                        "a class of numbers or defaults, not both")
-    self._refuse_taken(name, replace)
     numbers_cls = numbers_class(name, defaults) if numbers is None else numbers
 
     def enter(function):
@@ -117,23 +119,36 @@ class Table(Generic[E]):
       raise PluginError(f"{self.kind} {name!r} ({self[name].where}): {type(error).__name__}: "
                         f"{reason}") from error
 
-  def _refuse_taken(self, name: str, replace: bool) -> None:
-    if name in self.entries and not replace:
-      raise ValueError(f"{self.kind} {name!r} is registered already. Fix: another name, or "
-                       "replace=True in a notebook")
-
   def add(self, name: str, entry: E, *, replace: bool = False) -> None:
     """Enters a method.
 
     Raises:
       ValueError: the name is taken, and `replace` is not set.
     """
-    self._refuse_taken(name, replace)
+    if self.files.get(name) not in (None, getattr(entry.function, "__module__", None)):
+      self._load(name)  # which would otherwise enter its own method later
+    if name in self.entries and not replace:
+      raise ValueError(f"{self.kind} {name!r} is registered already. Fix: another name, or "
+                       "replace=True in a notebook")
     self.entries[name] = entry
+
+  def _load(self, name: str) -> None:
+    """Imports the module that registers a name, if it is one of the package."""
+    importlib.import_module(self._home)
+    if name not in self.entries and name in self.files:
+      importlib.import_module(self.files[name])
+
+  @property
+  def late(self) -> bool:
+    """Returns whether methods are imported when they are looked up."""
+    importlib.import_module(self._home)
+    return bool(self.files)
 
   def names(self) -> list[str]:
     """Returns the names of all methods, sorted."""
     importlib.import_module(self._home)
+    for module in dict.fromkeys(self.files.values()):
+      importlib.import_module(module)
     return sorted(self.entries)
 
   def __iter__(self):
@@ -143,7 +158,8 @@ class Table(Generic[E]):
     return len(self.names())
 
   def __contains__(self, name: str) -> bool:
-    return name in self.names()
+    self._load(name)
+    return name in self.entries
 
   def get(self, name: str, default=None) -> E | None:
     """Returns the entry of a name, or `default` if it is not registered."""
@@ -161,12 +177,12 @@ class Table(Generic[E]):
   def __getitem__(self, name: str) -> E:
     """Returns the entry of a name; raises ConfigError with all names if it is not registered."""
     if name not in self.entries:
-      importlib.import_module(self._home)
+      self._load(name)
     if name not in self.entries and self.fallback is not None:
       entry = self.fallback(name)
       self.entries |= {} if entry is None else {name: entry}
+    names = self.names() if name not in self.entries else []
     if name not in self.entries:
-      names = self.names()
       raise ConfigError(f"{self.key} = {shown(name)}: registered are {', '.join(names)}."
                         f"{did_you_mean(str(name), names)}{_empty_plugins()}")
     return self.entries[name]
@@ -313,6 +329,6 @@ MAPPINGS: Table = Table("mapping", "jaxrl_llm.tasks.mappings", "task.data.mappin
 VERIFIERS: Table = Table("verifier", "jaxrl_llm.grading.grading", "task.data.verifier")
 REWARDS: Combination = Combination("reward", "jaxrl_llm.tasks.rewards")
 TOOLS: Table = Table("tool", "jaxrl_llm.rollouts.tools")
-ENVIRONMENTS: Table = Table("environment", "jaxrl_llm.rollouts.environment")
+ENVIRONMENTS: Table = Table("environment", "jaxrl_llm.rollouts.environment_table")
 METRIC_WRITERS: Combination = Combination("writer", "jaxrl_llm.reporting.metric_writers")
 AUTOMATA: Table = Table("automaton", "jaxrl_llm.lab.arena.tasks", "task")

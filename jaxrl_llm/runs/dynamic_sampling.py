@@ -10,16 +10,18 @@ import numpy as np
 
 from jaxrl_llm import parallel
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, pooled_metrics, verify_batch
+from jaxrl_llm.runs.rollout_batch import (
+  DriedUpError,
+  RolloutBatch,
+  dispatch,
+  pooled_metrics,
+  verify_batch,
+)
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Params
 from jaxrl_llm.wiring.loop import RolloutSource
 
 MIXED, ALL_RIGHT, ALL_WRONG, UNSCORED = range(4)
-
-
-class DriedUpError(RuntimeError):
-  """Dynamic sampling found too few groups whose rewards differ."""
 
 
 def sample_batch(source: RolloutSource, params: Params, step: jax.Array,

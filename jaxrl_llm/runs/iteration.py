@@ -1,13 +1,10 @@
 """One training iteration: sample, score, verify, shape, weigh, update, log, evaluate, save."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.runs import in_flight
-from jaxrl_llm.runs.dynamic_sampling import sample_batch
-from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.records import DeviceMetrics, Records, batch_values
 from jaxrl_llm.runs.rewards import reward_parts, trained_rewards
 from jaxrl_llm.runs.rollout_batch import (
@@ -24,6 +21,9 @@ from jaxrl_llm.types import Params, TrainBatch, TrainState
 from jaxrl_llm.wiring.learner import Learner
 from jaxrl_llm.wiring.loop import Loop, RolloutSource
 from jaxrl_llm.wiring.scoring import INTERPOLATED, score_rollout
+
+if TYPE_CHECKING:  # imported for runs that sample ahead
+  from jaxrl_llm.runs.overlap import Ahead
 
 
 class Iteration(NamedTuple):
@@ -80,7 +80,7 @@ class Policies(NamedTuple):
 
 
 def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
-            ahead: Ahead | None = None, records: Records = Records()) -> Iteration:
+            ahead: "Ahead | None" = None, records: Records = Records()) -> Iteration:
   """Runs one iteration: samples a rollout batch, updates on it, and records it.
 
   Scores are dispatched before the host waits for the completions, so that the devices compute them
@@ -132,12 +132,13 @@ def _policy(learner: Learner, state: TrainState) -> Policy:
 
 
 def sample(source: RolloutSource, policies: Policies, run: RunState,
-           ahead: Ahead | None) -> Dispatched:
+           ahead: "Ahead | None") -> Dispatched:
   """Starts sampling the batch at the run's cursor; it is finished and verified on return if it was
   sampled ahead or if dynamic sampling is on.
   """
   policy, cursor = policies.sampling, run.cursor
   if run.unfinished is not None:
+    from jaxrl_llm.runs import in_flight
     return in_flight.dispatch(source, source.sampler.prepare(policy.params), policy.step, cursor,
                               run.unfinished)
   if ahead is not None:
@@ -146,6 +147,7 @@ def sample(source: RolloutSource, policies: Policies, run: RunState,
       ahead.begin(policies.next_sampling.params, policies.next_sampling.step, batch.cursor)
     return Dispatched.of_batch(batch)
   if source.max_draws:
+    from jaxrl_llm.runs.dynamic_sampling import sample_batch
     return Dispatched.of_batch(sample_batch(source, policy.params, policy.step, cursor))
   return dispatch(source, source.sampler.prepare(policy.params), policy.step, cursor)
 

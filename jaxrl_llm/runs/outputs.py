@@ -19,12 +19,11 @@ from jaxrl_llm.reporting.writers import MetricsWriter, NoWriter
 from jaxrl_llm.rollouts.server import ServerError
 from jaxrl_llm.runs import evaluate, symptoms
 from jaxrl_llm.runs.best import Best
-from jaxrl_llm.runs.dynamic_sampling import DriedUpError
 from jaxrl_llm.runs.evaluate import Evaluation
 from jaxrl_llm.runs.phases import Clock, Phases, profiled
 from jaxrl_llm.runs.progress import Progress
 from jaxrl_llm.runs.records import DeviceMetrics, Records
-from jaxrl_llm.runs.rollout_batch import ScoredBatch
+from jaxrl_llm.runs.rollout_batch import DriedUpError, ScoredBatch
 from jaxrl_llm.runs.run_state import RunState
 from jaxrl_llm.runs.symptoms import Symptoms
 from jaxrl_llm.store import lock

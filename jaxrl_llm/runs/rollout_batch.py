@@ -22,6 +22,10 @@ SUMMED = {"rollout/chunks", "tool/calls", "time/tools", "server/failed_groups",
           "server/redrawn_batches", "time/server_away"}
 
 
+class DriedUpError(RuntimeError):
+  """Dynamic sampling found too few groups whose rewards differ."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Dispatched:
   """Rows that the devices may still be sampling.

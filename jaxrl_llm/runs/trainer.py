@@ -16,12 +16,11 @@ from jaxrl_llm.reporting import metric_writers, reader, writers
 from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.rollouts.server import ServerError
 from jaxrl_llm.runs.best import Best
-from jaxrl_llm.runs.dynamic_sampling import DriedUpError
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.outputs import Outputs, RunRecords
-from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.phases import Clock
 from jaxrl_llm.runs.progress import Progress
+from jaxrl_llm.runs.rollout_batch import DriedUpError
 from jaxrl_llm.runs.run_state import RunState, abstract_saved, first_state, restored_state
 from jaxrl_llm.runs.symptoms import RULES, Symptoms
 from jaxrl_llm.store import disk, folders, lock, signals, workdir
@@ -193,12 +192,21 @@ def _train(loop: Loop, run: RunState, reference: Params | None, start_iteration:
     Terminated: SIGTERM came, in any process; the iteration was saved.
   """
   records, iteration = RunRecords(loop, outputs), start_iteration
-  with Ahead(loop.source) if loop.schedule.overlap else contextlib.nullcontext() as ahead:
+  with _ahead(loop) as ahead:
     for iteration in records.iterations(start_iteration):
       run = iterate(loop, run, reference, iteration, ahead, records).run
       if records.ended:
         break
   return run, iteration
+
+
+def _ahead(loop: Loop) -> contextlib.AbstractContextManager:
+  """Returns what samples the next batch during the updates; nothing does without overlap."""
+  if not loop.schedule.overlap:
+    return contextlib.nullcontext()
+  from jaxrl_llm.runs.overlap import Ahead
+
+  return Ahead(loop.source)
 
 
 def _restore_or_start(loop: Loop, start: Start, outputs: Outputs) -> tuple[RunState, int]:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from jaxrl_llm.config import PromptConfig
 from jaxrl_llm.fields import ConfigError, refuse_unread
-from jaxrl_llm.tasks import chat_templates
 from jaxrl_llm.tasks.encoding import encode
 
 # Arguments of apply_chat_template that this file sets, or that would change what it returns.
@@ -131,6 +130,8 @@ def _chat(cfg: PromptConfig, tokenizer, examples: list[tuple[str, str]]) -> Prom
         "task.prompt.style = 'chat': the tokenizer has no chat template. Fix: an instruction-tuned "
         "checkpoint (chat_template.jinja or chat_template in tokenizer_config.json), or "
         f"task.prompt.style=completion{_without(cfg, 'system', 'suffix', 'arguments', 'date')}.")
+  from jaxrl_llm.tasks import chat_templates
+
   arguments = template_arguments(cfg.arguments)
   # Jinja ignores a variable that no template reads, so a misspelt switch would do nothing.
   source = chat_templates.source(tokenizer)

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -34,9 +34,11 @@ from jaxrl_llm.training.columns import (
 from jaxrl_llm.training.meter import meter
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.score import Scores, score
-from jaxrl_llm.training.teachers import ByRow, Teachers, column_by_row
 from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
 from jaxrl_llm.wiring.sampler import sampling_of
+
+if TYPE_CHECKING:  # imported for runs that have one
+  from jaxrl_llm.training.teachers import ByRow, Teachers
 
 RECOMPUTED, BEHAVIOR, DETACHED = "recomputed", "behavior", "detached"
 INTERPOLATED = "interpolated"
@@ -128,7 +130,7 @@ class Scoring:
   statistics: tuple[tuple[str, str], ...]
   score_heldout: ScoreFn
   meter: MeterFn | None
-  teachers: Teachers | None = None
+  teachers: "Teachers | None" = None
 
   def reads(self, parameters: str) -> bool:
     """Returns whether a column's pass reads a set of parameters, such as columns.REFERENCE."""
@@ -136,7 +138,7 @@ class Scoring:
 
 
 def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...],
-                 teachers: Teachers | None = None) -> Scoring:
+                 teachers: "Teachers | None" = None) -> Scoring:
   """Returns the passes that a resolved config needs; `stop_ids` are the task's.
 
   Without a teacher, where a column reads one, its network is the policy's: for plans.
@@ -183,6 +185,8 @@ def _column_pass(entry: ColumnEntry, parts: ColumnParts, teachers: list[Model],
                  for teacher in (teachers if TEACHER in entry.reads else teachers[:1]))
   if len(passes) == 1:
     return passes[0]
+  from jaxrl_llm.training.teachers import column_by_row
+
   return functools.partial(column_by_row, passes, entry.reads.index(TEACHER))
 
 
@@ -266,7 +270,7 @@ def _anchor(updates: UpdateConfig, batch: BatchConfig, step: StepConfig) -> str:
   return DETACHED if updates.optimizer_batches == 1 and not readers else RECOMPUTED
 
 
-def score_rollout(scoring: Scoring, policies: dict[str, Params | ByRow | None],
+def score_rollout(scoring: Scoring, policies: "dict[str, Params | ByRow | None]",
                   rollout: Rollout, *,
                   on_policy: bool = False, packing: Packing | None = None) -> Scores:
   """Scores a rollout under the anchor and the reference, skipping passes that nothing reads.

@@ -42,8 +42,8 @@ class Entry:
     name = getattr(inner, "__qualname__", repr(inner))
     try:
       path = inspect.getsourcefile(inner)
-      inside = os.path.relpath(path)
-      path = path if inside.startswith(os.pardir) else inside
+      local_path = os.path.relpath(path)
+      path = path if local_path.startswith(os.pardir) else local_path
       return f"{path}, line {inspect.getsourcelines(inner)[1]}, {name}"
     except (TypeError, OSError, ValueError):
       return name
@@ -198,14 +198,14 @@ class Table(Generic[E]):
       ConfigError: names the hyperparameter, the hyperparameters of the method, and the methods that
         read it.
     """
-    accepted = self[name].defaults
+    own_numbers = self[name].defaults
     for number, value in values.items():
-      if number not in accepted:
+      if number not in own_numbers:
         other_methods = self.readers(number)
         hint = f"; what does: {', '.join(other_methods)}" if other_methods else did_you_mean(
-            number, accepted)
+            number, own_numbers)
         raise ConfigError(f"{self.kind}.{number} = {value!r}: {name!r} does not read it; it reads "
-                          f"{', '.join(sorted(accepted)) or 'no number'}{hint}. Fix: remove it.")
+                          f"{', '.join(sorted(own_numbers)) or 'no number'}{hint}. Fix: remove it.")
 
   def numbers(self, choice: "Choice", *, strict: bool = True):
     """Returns the hyperparameters of the chosen method, with its defaults for hyperparameters that

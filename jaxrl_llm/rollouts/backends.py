@@ -120,8 +120,8 @@ def engine(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:
   """Samples on the run's own devices, in the rollout's numerics."""
   model = numerics.rollout_model(parts.model, parts.rollout)
   prepare = engine_sampler.make_prepare(parts.rollout, parts.model, parts.mesh, parts.rollout_mesh)
-  sampled = engine_sampler.Rows.of_task(parts.rollout, parts.task, parts.environment)
-  return prepare, engine_sampler.sampler_on(parts.rollout_mesh, parts.mesh, model, sampled)
+  rows = engine_sampler.Rows.of_task(parts.rollout, parts.task, parts.environment)
+  return prepare, engine_sampler.sampler_on(parts.rollout_mesh, parts.mesh, model, rows)
 
 
 @register(SERVER)

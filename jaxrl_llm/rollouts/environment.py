@@ -63,9 +63,9 @@ class ToolEnvironment(TurnEnvironment):
     super().__init__(tokenizer, eos_ids, protocol.markers, holds_call)
     self.tool, self.protocol = tool, protocol
     added_vocab = tokenizer.get_added_vocab()
-    spelled = [re.escape(text) for text in added_vocab if text.strip()]
+    name_patterns = [re.escape(text) for text in added_vocab if text.strip()]
     # A lookahead, because names may overlap.
-    self._named_text = re.compile(f"(?={'|'.join(spelled)})") if spelled else None
+    self._named_text = re.compile(f"(?={'|'.join(name_patterns)})") if name_patterns else None
     self._named_ids = {added_vocab[text] for text in added_vocab if text.strip()}
     self._check_alphabet()
     self._before, self._after = (self.ids(text) for text in (protocol.before, protocol.after))

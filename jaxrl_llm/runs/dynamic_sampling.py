@@ -102,13 +102,13 @@ def _dealt(local_groups: RolloutBatch, counts: list[list[int]], groups: int,
   owner, nth = owner[:groups], nth[:groups]
   target = np.arange(groups) // (groups // processes.count())
   mine = owner == processes.index()
-  received = processes.deal("groups", [
+  dealt_groups = processes.deal("groups", [
       _take(local_groups, nth[mine & (target == receiver)], group_size)
       for receiver in range(processes.count())
   ])
   # They come owner by owner, and go into the order of all.
   order = np.argsort(owner[target == processes.index()], kind="stable")
-  return _take(_join(received), np.argsort(order), group_size)
+  return _take(_join(dealt_groups), np.argsort(order), group_size)
 
 
 def _take(batch: RolloutBatch, groups: np.ndarray, group_size: int) -> RolloutBatch:

@@ -122,9 +122,9 @@ def _policies(learner: Learner, run: RunState, next_run: RunState | None,
   """Returns the policies of an iteration; `next_run`: the state that samples the next batch."""
   current = _policy(learner, run.state)
   sampling = _policy(learner, run.sampling_state()) if run.stale else current
-  ahead = None if next_run is None else _policy(learner, next_run.sampling_state())
+  next_policy = None if next_run is None else _policy(learner, next_run.sampling_state())
   base = None if learner.base is None else learner.base(run.state)
-  return Policies(current, sampling, ahead, base, reference)
+  return Policies(current, sampling, next_policy, base, reference)
 
 
 def _policy(learner: Learner, state: TrainState) -> Policy:

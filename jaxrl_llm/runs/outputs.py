@@ -133,13 +133,13 @@ class RunRecords(Records):
     arrays: list[jax.Array] = []
     if self._schedule.wait_for_updates:
       self._phases.wait(run.state.step)
-    with profiled(self._outputs.directory, self._schedule.profile, iteration) as traced:
+    with profiled(self._outputs.directory, self._schedule.profile, iteration) as profile_path:
       try:
         yield arrays.append
       except SAMPLING_ERRORS:
         self._keep_finished(run, iteration - 1)
         raise
-      if traced:
+      if profile_path:
         jax.block_until_ready(arrays)
 
   def write(self, iteration: int, scored: ScoredBatch, metrics: DeviceMetrics,
@@ -204,8 +204,8 @@ class RunRecords(Records):
       outputs.writer.write(0, first.metrics | outputs.clock.metrics())
       tqdm.write(f"before training, on the held-out problems: {first.score}")
       if self._schedule.warnings:
-        said = symptoms.at_start(outputs.sets[0], self._loop.source.sampler, first.params)
-        tqdm.write(said)
+        facts = symptoms.at_start(outputs.sets[0], self._loop.source.sampler, first.params)
+        tqdm.write(facts)
       self._note(run, 0, first)
     else:
       outputs.writer.write(0, outputs.clock.metrics())

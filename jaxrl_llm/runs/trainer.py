@@ -192,9 +192,9 @@ def _train(loop: Loop, run: RunState, reference: Params | None, start_iteration:
     Terminated: SIGTERM came, in any process; the iteration was saved.
   """
   records, iteration = RunRecords(loop, outputs), start_iteration
-  with _ahead(loop) as ahead:
+  with _ahead(loop) as sampler_ahead:
     for iteration in records.iterations(start_iteration):
-      run = iterate(loop, run, reference, iteration, ahead, records).run
+      run = iterate(loop, run, reference, iteration, sampler_ahead, records).run
       if records.ended:
         break
   return run, iteration
@@ -216,17 +216,17 @@ def _restore_or_start(loop: Loop, start: Start, outputs: Outputs) -> tuple[RunSt
   learner = loop.learner
   lines = processes.from_main(
       "lines", lambda: reader.read_metrics(str(outputs.directory / "metrics.jsonl")))
-  recorded = lines[-1]["iteration"] if lines else -1
-  restored = outputs.checkpoints.restore(abstract_saved(learner), recorded)
-  if restored is not None:
-    iteration, tree = restored
+  last_iteration = lines[-1]["iteration"] if lines else -1
+  saved_tree = outputs.checkpoints.restore(abstract_saved(learner), last_iteration)
+  if saved_tree is not None:
+    iteration, tree = saved_tree
     outputs.clock.resume(lines)  # lines that are cut back have taken time
     outputs.writer.cut_back(iteration)
     outputs.best.resume([line for line in lines if line["iteration"] <= iteration], iteration)
     return restored_state(tree, start), iteration
-  if recorded > 0:
+  if last_iteration > 0:
     raise TornCheckpointsError(
-        f"{outputs.directory}: metrics.jsonl reaches iteration {recorded}, but there is no "
+        f"{outputs.directory}: metrics.jsonl reaches iteration {last_iteration}, but there is no "
         "checkpoint to resume from. Nothing was cut. Fix: put a copy of one back, start in a "
         "new --workdir, or remove metrics.jsonl to begin again.")
   outputs.writer.cut_back(-1)

@@ -44,8 +44,8 @@ class Verdicts:
   @property
   def graded(self) -> bool:
     """Returns whether verdicts say what is correct, so that there is an accuracy."""
-    scored = [reward for reward in self.given if reward.unscored_reason is None]
-    return not scored or any(reward.correct is not None for reward in scored)
+    verdicts = [reward for reward in self.given if reward.unscored_reason is None]
+    return not verdicts or any(reward.correct is not None for reward in verdicts)
 
   def take(self, index: np.ndarray) -> "Verdicts":
     """Returns the verdicts of the rows in `index`."""

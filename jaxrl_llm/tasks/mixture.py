@@ -53,10 +53,10 @@ class Mixture:
     """Returns (source, row of the source) of a position."""
     if len(self.sizes) == 1:
       return 0, row_at(position, self.sizes[0], seed)
-    periods, inside = divmod(position, PERIOD)
-    source = int(self.pattern[inside])
+    periods, offset = divmod(position, PERIOD)
+    source = int(self.pattern[offset])
     mine = self.pattern == source
-    ordinal = periods * int(mine.sum()) + int(mine[:inside].sum())
+    ordinal = periods * int(mine.sum()) + int(mine[:offset].sum())
     return source, row_at(ordinal, self.sizes[source], seed + source)
 
 

@@ -67,9 +67,9 @@ def make_prompter(cfg: PromptConfig, tokenizer) -> Prompter:
         "pretrained checkpoint.") from error
 
   def render(problem: str, context: Context = ()) -> list[int]:
-    before = [content for _, content in context if content]
+    contents = [content for _, content in context if content]
     return start + encode(tokenizer, "\n\n".join(
-        [*worked_examples, *before, template.replace("{problem}", problem)]))
+        [*worked_examples, *contents, template.replace("{problem}", problem)]))
 
   return render
 
@@ -184,7 +184,7 @@ def template_arguments(text: str) -> dict:
   if not isinstance(arguments, dict):
     raise ConfigError(
         f"task.prompt.arguments = {text!r}: {type(arguments).__name__} instead of an object. {fix}")
-  if reserved := sorted(RESERVED & set(arguments)):
-    raise ConfigError(f"task.prompt.arguments = {text!r}: {reserved[0]!r} is set by the task. "
+  if conflicts := sorted(RESERVED & set(arguments)):
+    raise ConfigError(f"task.prompt.arguments = {text!r}: {conflicts[0]!r} is set by the task. "
                       "Fix: leave it out; variables of the template only.")
   return arguments

@@ -261,9 +261,9 @@ def total(verdicts: tuple[Reward, ...]) -> Reward:
 
   It is unscored where one of them is. The first that says whether the row is correct counts.
   """
-  failed = [v.unscored_reason for v in verdicts if v.unscored_reason is not None]
-  if failed:
-    return Reward(0.0, False, failed[0])
+  reasons = [v.unscored_reason for v in verdicts if v.unscored_reason is not None]
+  if reasons:
+    return Reward(0.0, False, reasons[0])
   value = sum(v.value for v in verdicts)
   correct_flags = [v.correct for v in verdicts if v.correct is not None]
   components = [pair for v in verdicts for pair in v.components or ((TASK, v.value),)]

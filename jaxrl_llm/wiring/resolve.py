@@ -123,9 +123,9 @@ def _check_parts(cfg: Config) -> None:
   def refuse(check: Callable[..., None] | None, **keys) -> None:
     names = [] if check is None else list(inspect.signature(check).parameters)
     if unknown := [name for name in names if name not in keys and not hasattr(cfg, name)]:
-      allowed = [*keys, *(field.name for field in dataclasses.fields(cfg)), "loss", "step", "batch"]
+      choices = [*keys, *(field.name for field in dataclasses.fields(cfg)), "loss", "step", "batch"]
       raise ConfigError(f"the check of {check.__module__} has the parameters {', '.join(unknown)}: "
-                        f"allowed are {', '.join(allowed)}. Fix: the sections that it reads.")
+                        f"allowed are {', '.join(choices)}. Fix: the sections that it reads.")
     if check is not None:
       check(**{name: keys[name] if name in keys else getattr(cfg, name) for name in names})
 

@@ -171,11 +171,11 @@ def _log_replaced(ours: ModelConfig, checkpoint_shapes: ModelConfig) -> None:
   """Says which shapes of the config gave way to the checkpoint's."""
   shapes = [(field.name, field.default, getattr(ours, field.name),
              getattr(checkpoint_shapes, field.name)) for field in dataclasses.fields(ModelConfig)]
-  replaced = [f"model.{name} = {mine!r} (there {its!r})" for name, default, mine, its in shapes
-              if mine not in (its, default)]
-  if replaced:
+  differences = [f"model.{name} = {mine!r} (there {its!r})" for name, default, mine, its in shapes
+                 if mine not in (its, default)]
+  if differences:
     logger.warning("the checkpoint in `pretrained` has its own shapes, which are used, not %s",
-                   ", ".join(replaced))
+                   ", ".join(differences))
 
 
 def make_teachers(cfg: TeacherConfig, policy: ModelConfig, group_size: int,
@@ -193,8 +193,8 @@ def make_teachers(cfg: TeacherConfig, policy: ModelConfig, group_size: int,
     return None
   from jaxrl_llm.training.teachers import Teachers
 
-  by_name = {name: _make_teacher(pretrained, policy, tokenizer, mesh)
-             for name, pretrained in cfg.by_name.items()}
+  by_name = {name: _make_teacher(checkpoint, policy, tokenizer, mesh)
+             for name, checkpoint in cfg.by_name.items()}
   return Teachers(by_name, group_size, mesh)
 
 

@@ -82,8 +82,8 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
         shared_starts.store(shared, path)
       return start
   like = {"trained": _abstract(learner).params}
-  trained = checkpoints.restore_part(path, like, TORN)["trained"]
-  return Start(trained, frozen_start(cfg.pretrained, learner, workdir))
+  params = checkpoints.restore_part(path, like, TORN)["trained"]
+  return Start(params, frozen_start(cfg.pretrained, learner, workdir))
 
 
 def shared_entry(cfg: Config, learner: Learner) -> Path | None:

@@ -131,10 +131,10 @@ def _probe(entry: ToolEntry, cfg) -> None:
   """
   inspect.signature(entry.function).bind("", cfg)
   try:
-    returned = entry.function("", cfg)
+    result = entry.function("", cfg)
   except Exception:
     return
-  _as_tool_result(returned)
+  _as_tool_result(result)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -147,8 +147,8 @@ class PythonSandbox:
   def _ask(self, worker: WorkerProcess, program: bytes) -> ToolResult:
     if hasattr(self, "isolation") and worker.isolation() != self.isolation:
       raise GoneError("its isolation differs from that of the first workers")
-    result = worker.ask(program, self.limits.timeout + GRACE)
-    return interpret(result, cpu_seconds=self.limits.cpu_seconds,
+    outcome = worker.ask(program, self.limits.timeout + GRACE)
+    return interpret(outcome, cpu_seconds=self.limits.cpu_seconds,
                      output_chars=self.limits.output_chars, directory=worker.directory)
 
   def _try_one(self) -> None:

@@ -127,7 +127,7 @@ def _probe(entry: ToolEntry, cfg) -> None:
   """Calls a function once with an empty text, which it may refuse by an exception.
 
   Raises:
-    TypeError: it returns something else than a answer, or does not take two arguments.
+    TypeError: it returns something else than a result, or does not take two arguments.
   """
   inspect.signature(entry.function).bind("", cfg)
   try:

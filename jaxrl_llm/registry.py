@@ -36,6 +36,11 @@ class Entry:
     return {f.name: f.default for f in dataclasses.fields(self.numbers)}
 
   @property
+  def of_plugin(self) -> bool:
+    """Returns whether the function is defined outside of the package."""
+    return not getattr(self.function, "__module__", "jaxrl_llm.").startswith("jaxrl_llm.")
+
+  @property
   def where(self) -> str:
     """Returns the place of the function: "ideas/reward.py, line 12, brevity"."""
     inner = inspect.unwrap(self.function)

@@ -61,7 +61,7 @@ def check_objective(loss: LossConfig, batch: BatchConfig) -> None:
 
 def _check_of_plugin(table: Table, section: Choice, check: Callable) -> None:
   """Calls `check(section)` if the chosen method is no module's of the package."""
-  if not table[section.name].function.__module__.startswith("jaxrl_llm."):
+  if table[section.name].of_plugin:
     with table.blamed(section.name):
       check(section)
 

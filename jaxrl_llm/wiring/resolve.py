@@ -9,16 +9,17 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import (
   DEFAULT,
   AggregationConfig,
+  BatchConfig,
   Config,
   ConfigError,
   CorrectionConfig,
   KLConfig,
+  LossConfig,
   StepConfig,
 )
 from jaxrl_llm.fields import Problems
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective import correction as correction_rules
-from jaxrl_llm.objective.plugin_checks import check_objective
 from jaxrl_llm.registry import COLUMNS, LOSS_TERMS
 from jaxrl_llm.rollouts import backends, numerics, server
 from jaxrl_llm.training import optimizers, transforms
@@ -55,7 +56,7 @@ def resolve(cfg: Config, platform: str = "") -> Config:
     cfg = dataclasses.replace(cfg, rollout=numerics.resolve(cfg.rollout, cfg.model))
   checks: list[tuple] = [
       (correction_rules.check, cfg.correction),
-      (check_objective, cfg.loss, cfg.batch),
+      (_check_methods, cfg.loss, cfg.batch),
       (_check_interpolated, cfg.correction, cfg.updates.anchor, cfg.kl, cfg.step),
       (_check_parts, cfg),
       (evaluation_sets.check, cfg.evaluation),
@@ -113,6 +114,16 @@ def _check_interpolated(correction: CorrectionConfig, anchor: str, kl: KLConfig,
         f"{' and '.join(reasons)} with updates.anchor = 'interpolated': it needs the anchor of all "
         "completions before the updates, and this one is made anew in each. Fix: "
         "updates.anchor=recomputed, or remove it.")
+
+
+def _check_methods(loss: LossConfig, batch: BatchConfig) -> None:
+  """Traces methods of plugins on small arrays; raises as `plugin_checks.check_objective`."""
+  methods = [choice.table[choice.name]
+             for choice in (loss.estimator, batch.advantage, batch.aggregation)]
+  if any(method.of_plugin for method in methods) or loss.term is not None:
+    from jaxrl_llm.objective.plugin_checks import check_objective
+
+    check_objective(loss, batch)
 
 
 def _check_parts(cfg: Config) -> None:

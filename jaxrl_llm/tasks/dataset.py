@@ -34,9 +34,11 @@ class Dataset(TaskBase):
     counts: rows of `path`: read = kept (for training) + bad + too_long + duplicates (of an
       earlier text, or of a held-out one) + heldout (split off its end). `heldout_too_long` counts
       the problems of `heldout_path` that were left out for their length.
+    unmet: the error for the first answer that no completion can meet; None: each can be met, or
+      the user's own rewards may read them otherwise.
   """
 
-  key = "task.data.path"
+  key, reads_answers = "task.data.path", True
 
   def __post_init__(self):
     super().__post_init__()
@@ -45,6 +47,7 @@ class Dataset(TaskBase):
     sources = mixture.parts(data_cfg)
     self.verifier = _verifier(mixture.first(data_cfg))
     self._verifiers: dict[str, str] = {}  # by problem id, where it is not `verifier`
+    self.unmet: ConfigError | None = None
     limit = None if self.limits is None else self.limits.max_prompt_tokens
     self._heldout, lengths, too_long = ([], [], 0)
     if data_cfg.heldout_path:
@@ -117,10 +120,13 @@ class Dataset(TaskBase):
 
   def _load(self, key: str, source: DataConfig, name: str, limit: int | None) -> ProblemTable:
     heldout = key == "heldout_path"
+    verifier = _verifier(source) if self.reads_answers else ""
     data_source = Source(f"task.data.{key}", source.path, source.split, make_mapping(source),
-                         _verifier(source), source.bad_rows, name, "heldout-" if heldout else "",
+                         verifier, source.bad_rows, name, "heldout-" if heldout else "",
                          "" if heldout else source.teacher_column)
-    return load(data_source, self.prompt_ids, limit)
+    table = load(data_source, self.prompt_ids, limit)
+    self.unmet = self.unmet or table.unmet
+    return table
 
   def leave_out(self, evaluated: list[Problem], place: str) -> None:
     """Trains on no problem that asks what one of `evaluated` asks; the log has their number.

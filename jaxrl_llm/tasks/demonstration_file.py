@@ -17,7 +17,7 @@ from jaxrl_llm.types import Task
 class Demonstrations(Dataset):
   """Problems of a file with worked completions."""
 
-  key = "warm_start.path"
+  key, reads_answers = "warm_start.path", False
 
   def fit(self, width: int) -> None:
     """Leaves out rows of more than `width` tokens.
@@ -51,8 +51,7 @@ def of_file(warm: WarmStartConfig, task_cfg: TaskConfig, rollout: RolloutConfig,
   Raises:
     ConfigError: the file does not fit.
   """
-  # A file of demonstrations needs no answers: its completions fill the answer column, which is
-  # unread.
+  # Completions fill the column of answers, which are not read.
   data_cfg = DataConfig(path=warm.path, split=warm.split, mapping=warm.mapping,
                         prompt_column=warm.prompt_column, answer_column=warm.completion_column,
                         demonstration_column=warm.completion_column, verifier="exact")

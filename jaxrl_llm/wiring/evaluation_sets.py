@@ -125,6 +125,8 @@ def _make_set(name: str, section: EvaluationSetConfig, run: EvaluationSet) -> Ev
   try:
     task = make_task(of_task, run.seed, 1, tokenizer=run.task.tokenizer, limits=run.rollout)
     problems = task.heldout(section.problems)
+    if task.unmet is not None:
+      raise task.unmet
   except ConfigError as error:
     raise ConfigError(_with_set_keys(str(error), key, section)) from error
   return EvaluationSet(name, task, problems, of_task, run.rollout, run.seed, section.samples,

@@ -43,8 +43,11 @@ def make(source, *, seed=0, batch_size=4, limit=None, heldout=2, prompt=PromptCo
           "verifier": "numeric",
           "path": str(source)
       } | data)))
-  return make_task(cfg, seed, batch_size,
+  task = make_task(cfg, seed, batch_size,
                    limits=None if limit is None else RolloutConfig(max_prompt_tokens=limit))
+  if task.unmet is not None:  # as the start of a run does
+    raise task.unmet
+  return task
 
 
 @pytest.fixture

@@ -166,18 +166,11 @@ class Table(Generic[E]):
     self._load(name)
     return name in self.entries
 
-  def get(self, name: str, default=None) -> E | None:
-    """Returns the entry of a name, or `default` if it is not registered."""
-    return self.entries[name] if name in self else default
-
   def __setitem__(self, name: str, entry) -> None:
     """Replaces an entry, or only its function, as tests and notebooks do."""
     if not isinstance(entry, Entry):
       entry = dataclasses.replace(self[name], function=entry) if name in self else Entry(entry)
     self.entries[name] = entry  # type: ignore[assignment]
-
-  def __delitem__(self, name: str) -> None:
-    del self.entries[name]
 
   def __getitem__(self, name: str) -> E:
     """Returns the entry of a name; raises ConfigError with all names if it is not registered."""

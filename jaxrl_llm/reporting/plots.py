@@ -80,10 +80,7 @@ def _run_panels(run: RunFolder) -> list[tuple[str, dict[str, Series], Callable]]
 
 def line_style(index: int) -> dict:
   """Returns colour and dashes of the line `index`; lines of equal colour differ in dashes."""
-  return {
-      "color": COLOURS[index % len(COLOURS)],
-      "ls": DASHES[index // len(COLOURS) % len(DASHES)],
-  }
+  return {"color": COLOURS[index % len(COLOURS)], "ls": DASHES[index // len(COLOURS) % len(DASHES)]}
 
 
 def told_apart(series: dict[str, Series]) -> list[tuple[str, Series, dict]]:

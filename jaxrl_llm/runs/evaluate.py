@@ -19,8 +19,7 @@ from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
 from jaxrl_llm.wiring.learner import Learner
 from jaxrl_llm.wiring.sampler import Sampler
 
-__all__ = ["Evaluation", "evaluate", "pass_at_k", "sample_rows", "sampled_metrics",
-           "samples"]
+__all__ = ["Evaluation", "evaluate", "pass_at_k", "sample_rows", "sampled_metrics", "samples"]
 
 # Folded into the key, so that evaluation rows do not reuse the noise of rollout rows with the same
 # id.

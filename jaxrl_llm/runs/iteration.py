@@ -7,12 +7,7 @@ import jax
 from jaxrl_llm import parallel
 from jaxrl_llm.runs.records import DeviceMetrics, Records, batch_values
 from jaxrl_llm.runs.rewards import reward_parts, trained_rewards
-from jaxrl_llm.runs.rollout_batch import (
-  Dispatched,
-  ScoredBatch,
-  dispatch,
-  verify_batch,
-)
+from jaxrl_llm.runs.rollout_batch import Dispatched, ScoredBatch, dispatch, verify_batch
 from jaxrl_llm.runs.run_state import RunState
 from jaxrl_llm.training.columns import BASE, CURRENT, REFERENCE, TEACHER
 from jaxrl_llm.training.score import Scores
@@ -176,8 +171,7 @@ def phase_inputs(learner: Learner, scored: ScoredBatch, reward: float) -> PhaseI
   return PhaseInputs(scored.batch.rollout, rewards, keep, scores, reward, learner.packing)
 
 
-def weigh(learner: Learner, inputs: PhaseInputs,
-          sampling: Policy) -> tuple[list[TrainBatch], dict]:
+def weigh(learner: Learner, inputs: PhaseInputs, sampling: Policy) -> tuple[list[TrainBatch], dict]:
   """Returns (optimizer batches with advantages and weights, metrics)."""
   batches, metrics = learner.batches(inputs.rollout, inputs.rewards, inputs.keep, inputs.scores)
   scoring = learner.scoring

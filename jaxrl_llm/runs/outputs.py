@@ -160,8 +160,7 @@ class RunRecords(Records):
     write_rollouts(self._outputs.directory, iteration, rows, self._schedule.rollouts,
                    self._loop.source)
     phases.lap("other")
-    self._pending = Line(iteration, metrics, merged, dict(values),
-                         *symptoms.of_batch(scored.batch))
+    self._pending = Line(iteration, metrics, merged, dict(values), *symptoms.of_batch(scored.batch))
     return rows
 
   def evaluate_and_save(self, iteration: int, run: RunState) -> None:

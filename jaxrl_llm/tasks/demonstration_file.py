@@ -3,13 +3,7 @@
 import dataclasses
 from typing import cast
 
-from jaxrl_llm.config import (
-  ConfigError,
-  DataConfig,
-  RolloutConfig,
-  TaskConfig,
-  WarmStartConfig,
-)
+from jaxrl_llm.config import ConfigError, DataConfig, RolloutConfig, TaskConfig, WarmStartConfig
 from jaxrl_llm.tasks.dataset import Dataset
 from jaxrl_llm.types import Task
 
@@ -32,8 +26,7 @@ class Demonstrations(Dataset):
             f"warm_start.path = {self.cfg.data.path!r}: row {problem.id!r} has no demonstration. "
             "Fix: warm_start.mapping, or warm_start.completion_column.")
     lengths = [len(self.render(problem)) + len(self.demonstration(problem)) for problem in rows]
-    fitting = [problem for problem, length in zip(rows, lengths, strict=True)
-               if length <= width]
+    fitting = [problem for problem, length in zip(rows, lengths, strict=True) if length <= width]
     if not fitting:
       raise ConfigError(
           f"warm_start.path = {self.cfg.data.path!r}: no row fits; the longest has {max(lengths)} "

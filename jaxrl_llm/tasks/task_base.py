@@ -128,8 +128,7 @@ def check_task(cfg: TaskConfig, task: Task, prompts: int) -> None:
   """
   with TASKS.blamed(cfg.name):
     if lacking := lacking_methods(task):
-      raise TypeError(f"it lacks {', '.join(lacking)}; TaskBase has the parts that "
-                      "tasks share")
+      raise TypeError(f"it lacks {', '.join(lacking)}; TaskBase has the parts that " "tasks share")
     size = cfg.heldout_problems
     problems = task.heldout(size) if size else []
     if size < 0 and not problems:

@@ -87,8 +87,7 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
   Raises:
     ConfigError: the tool does not start, or does not fit the tokenizer.
   """
-  environment = make_run_environment(cfg.rollout, cfg.tool, cfg.environment, task,
-                                     cfg.task.name)
+  environment = make_run_environment(cfg.rollout, cfg.tool, cfg.environment, task, cfg.task.name)
   prepare, sample = backends.make(backends.BackendParts(
       cfg.rollout, cfg.server, task, model, mesh, rollout_mesh, environment))
   rows = engine_sampler.Rows.of_task(cfg.rollout, task, environment, group_size=1)

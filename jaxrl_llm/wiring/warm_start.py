@@ -24,6 +24,7 @@ from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import cache, checkpoints, shared_starts
 from jaxrl_llm.store.folders import is_bucket, path_of
 from jaxrl_llm.store.workdir import usable_cores, versions
+from jaxrl_llm.tasks.data import names
 from jaxrl_llm.tasks.demonstrations import demonstrating
 from jaxrl_llm.training.optimizers import make_optimizer, warm_start_schedule
 from jaxrl_llm.training.train_step import (
@@ -92,8 +93,6 @@ def shared_entry(cfg: Config, learner: Learner) -> Path | None:
   None where it is not shared: nothing is trained, several processes or plugins take part, problems
   come from a hub and may change, or there is no shared folder.
   """
-  from jaxrl_llm.tasks.mixture import names
-
   data = getattr(cfg.task, "data", None)
   paths = [cfg.task.prompt.examples, cfg.warm_start.path]
   paths += [] if data is None else [data.path, data.heldout_path]

@@ -155,8 +155,7 @@ def _abstract(learner: Learner) -> Start:
 
 
 def initial(pretrained: str, seed: int, learner: Learner) -> Params:
-  """Returns all parameters before any update: the checkpoint `pretrained`'s, or random ones.
-  """
+  """Returns all parameters before any update: the checkpoint `pretrained`'s, or random ones."""
   if pretrained:
     return _checkpoint_params(pretrained, learner)
   layout = parallel.param_shardings(learner.model, learner.mesh)

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.tables_lib.exact import exact_group
 from jaxrl_llm.config import AggregationConfig, EstimatorConfig
-from jaxrl_llm.lab.exact import exact, exact_group
+from jaxrl_llm.lab.exact import exact
 from jaxrl_llm.lab.exact.exact_gradient import Report, coefficient_function, in_chunks, report
 
 BLOCKS = 20  # of the jackknife

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.tables_lib.exact import monte_carlo
+from experiments.tables_lib.exact import exact_group, monte_carlo
 from jaxrl_llm.config import EstimatorConfig
-from jaxrl_llm.lab.exact import exact, exact_gradient, exact_group
+from jaxrl_llm.lab.exact import exact, exact_gradient
 from jaxrl_llm.lab.exact.exact_gradient import Report
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.registry import AGGREGATIONS

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from experiments.tables_lib.exact import monte_carlo, studies
+from experiments.tables_lib.exact import exact_group, monte_carlo, studies
 from jaxrl_llm.config import AdvantageConfig, AggregationConfig, EstimatorConfig
-from jaxrl_llm.lab.exact import exact, exact_gradient, exact_group
+from jaxrl_llm.lab.exact import exact, exact_gradient
 
 GROUP = 3
 

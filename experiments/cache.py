@@ -11,8 +11,7 @@ import argparse
 import os
 import sys
 
-from jaxrl_llm.store import cache
-from jaxrl_llm.wiring import shared_starts
+from jaxrl_llm.store import cache, shared_starts
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from jaxrl_llm.objective.estimators import register as estimator
 from jaxrl_llm.objective.terms import register as loss_term
 from jaxrl_llm.reporting.glossary import register as metrics
 from jaxrl_llm.reporting.metric_writers import register as metric_writer
+from jaxrl_llm.rollouts.backends import register as backend
 from jaxrl_llm.rollouts.environment import register as environment
 from jaxrl_llm.rollouts.tools import register as tool
 from jaxrl_llm.tasks import register as task
@@ -30,7 +31,6 @@ from jaxrl_llm.training.columns import register as column
 from jaxrl_llm.training.columns import register_statistic as statistic_column
 from jaxrl_llm.training.optimizers import register as optimizer
 from jaxrl_llm.training.transforms import register as update_transform
-from jaxrl_llm.wiring.backends import register as backend
 
 __all__ = [
     "advantage", "aggregation", "backend", "column", "environment", "estimator", "loss_term",

@@ -435,7 +435,7 @@ class Reward:
 
   Attributes:
     value: the reward; meaningless where `unscored_reason` is set.
-    correct: whether the answer is right.
+    correct: whether the answer is right; None where the reward does not say.
     unscored_reason: why there is no verdict; None where there is one. An unscored row is counted,
       and dropped from the update.
     components: (name, value) pairs that `value` was added up from, before their weights; empty
@@ -444,7 +444,7 @@ class Reward:
   """
 
   value: float
-  correct: bool
+  correct: bool | None
   unscored_reason: str | None = None
   components: tuple[tuple[str, float], ...] = ()
   rung: str | None = dataclasses.field(default=None, compare=False)

@@ -26,6 +26,7 @@ if (threading.current_thread() is threading.main_thread()
 import jax
 import pytest
 from jaxtyping import install_import_hook
+from suites import LONG
 
 programs.share()  # before the workers start, which inherit the folder's name
 HERE = Path(__file__).parent
@@ -48,14 +49,6 @@ def _registries_as_they_were():
   for name in set(sys.modules) - modules:
     if name.startswith(("jaxrl_llm_plugin_", "experiments.papers")):
       del sys.modules[name]
-
-
-# Files that take a minute or more, most of them in few tests. They begin first, so that no worker
-# is left with one of them at the end (README.md).
-LONG = ("parallel/test_faults.py", "test_notebooks.py", "test_extend_pages.py",
-        "runs/test_torn_run.py", "runs/test_end_to_end.py", "test_types.py",
-        "parallel/test_runs.py", "runs/test_every_preset.py", "runs/test_evaluation_sets.py",
-        "runs/test_watched_run.py", "runs/test_resume.py")
 
 
 def pytest_collection_modifyitems(items):

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import conftest
 import pytest
-from suites import quick_for, quick_of
+from suites import LONG, quick_for, quick_of
 
 
 def marks(cases):
@@ -23,4 +22,4 @@ def test_an_id_without_a_case_is_refused():
 
 
 def test_the_long_files_are_there():
-  assert all((Path(__file__).parent / name).is_file() for name in conftest.LONG)
+  assert all((Path(__file__).parent / name).is_file() for name in LONG)

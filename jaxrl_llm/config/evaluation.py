@@ -1,12 +1,15 @@
 """Sections of evaluations and checkpoints, and the metrics that an evaluation logs."""
 
 import dataclasses
+import re
+from collections.abc import Container
 
 from jaxrl_llm.config.task import EvaluationSetConfig
 from jaxrl_llm.fields import ConfigError, option, sections, when
 
 SAMPLED = when("samples_heldout", text="evaluation.samples, or samples of a set, above 0")
 COMPONENT = "eval/component/"
+ACCURACY = re.compile(r"/(accuracy|avg@|pass@)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +43,8 @@ class EvaluationConfig:
 
   def metric_names(self, heldout_problems: int) -> list[str]:
     """Returns the names of what `evaluate` and `sampled_metrics` return, without the metrics of
-    only some runs: `component/*`, whose names only the rewards know, `costly` and `too_long`.
+    only some runs: `component/*`, whose names only the rewards know, `costly` and `too_long`. Where
+    a reward does not say what is correct, `reward` takes the place of the accuracies (`measure`).
 
     Args:
       heldout_problems: of the run's task; 0: none are evaluated.
@@ -50,8 +54,8 @@ class EvaluationConfig:
     metrics = []
     for name, samples in sets:
       n = self.samples if samples is None else samples
-      greedy = ["eval/accuracy", "eval/accuracy_scored", "eval/length", "eval/truncated",
-                "eval/unscored"]
+      greedy = ["eval/accuracy", "eval/accuracy_scored", "eval/reward", "eval/length",
+                "eval/truncated", "eval/unscored"]
       sample_metrics = [f"eval/{kind}@{n}{suffix}" for kind in ("avg", "pass")
                  for suffix in ("", "_scored") if n]
       metrics += [set_metric(name, metric) for metric in greedy + sample_metrics]
@@ -66,7 +70,8 @@ class CheckpointConfig:
   keep: int = option(2, "checkpoints kept; at least 2, so that a torn newest one has a predecessor",
                      low=2)
   best: str = option("eval/accuracy", "metric of the evaluation whose highest value so far has its "
-                     "parameters kept in best/; -eval/length: the lowest; none: off")
+                     "parameters kept in best/; -eval/length: the lowest; none: off; eval/reward "
+                     "in place of accuracies, where the reward does not say what is correct")
 
   @property
   def best_metric(self) -> str | None:
@@ -101,6 +106,12 @@ class CheckpointConfig:
     component = cfg.reward.name != "task" and self.best_metric.startswith(COMPONENT)
     if not component and self.best_metric not in metrics:
       raise unlogged(self.best, patience, metrics)
+
+
+def measure(name: str, metrics: Container[str]) -> str:
+  """Returns the metric that judges an evaluation by `name`: without accuracies the mean reward."""
+  reward = f"{name.rpartition('/')[0]}/reward"
+  return reward if name not in metrics and reward in metrics and ACCURACY.search(name) else name
 
 
 def unlogged(best: str, patience: int, names: list[str]) -> ConfigError:

@@ -71,9 +71,9 @@ class RolloutConfig:
       when=HERE)
   logit_noise: float = option(0.0, "standard deviation of normal noise on the sampler's logits, a "
                               "stand-in for an engine of other numerics", low=0.0, when=HERE)
-  backend: str = option(DEFAULT, "what samples the training rollouts (wiring/backends.py): engine, "
-                        "on the run's devices; server; or a plugin's. default: server where "
-                        "server.url is set, else engine")
+  backend: str = option(DEFAULT, "what samples the training rollouts (rollouts/backends.py): "
+                        "engine, on the run's devices; server; or a plugin's. default: server "
+                        "where server.url is set, else engine")
   meter_rows: int = option(
       8, "completions scored for the mismatch meter where no other pass serves; 0: "
                            "no meter", low=0)

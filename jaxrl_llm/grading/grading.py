@@ -63,6 +63,33 @@ def judge(kind: str, completion: str, answer: str) -> Verdict | Question:
   return _plugin_verdict(kind, text, gold)
 
 
+def unmet(kind: str, gold: str) -> str | None:
+  """Returns why no completion could be right for a gold answer; None where one could.
+
+  A built-in kind is tried with the answer that the gold states, as a model would write it: the last
+  box, what follows a mark such as "####", the number that ends lines of prose, or else all of it.
+  """
+  verdict = judge(kind, "", gold)  # an empty completion is wrong, unless the gold is at fault
+  if isinstance(verdict, Question) or verdict.unscored_reason or kind not in KINDS:
+    return None if isinstance(verdict, Question) else verdict.unscored_reason
+  final = _final(kind, gold)
+  verdict = judge(kind, final if kind == "exact" else rf"\boxed{{{final}}}", gold)
+  wrong = isinstance(verdict, Verdict) and not verdict.correct
+  return f"the answer {final[:40]!r} would be wrong" if wrong else None
+
+
+def _final(kind: str, gold: str) -> str:
+  """Returns the answer that a gold states; see `unmet`."""
+  box, statement = last_boxed(gold), extraction.marked(gold)
+  if box is not None:
+    return box
+  if statement is not None and (kind != "exact" or re.search("####|<answer>", gold)):
+    return unmarked(statement.split("\n")[0]).strip()
+  before, _, _ = gold.strip().rpartition("\n")
+  number = _stated_number(gold) if _PROSE.search(before) and kind != "exact" else None
+  return str(number.value) if number else gold
+
+
 def _plugin_verdict(kind: str, text: str, gold: str) -> Verdict:
   """Returns the verdict of a verifier from a plugin, whose failure leaves the row unscored."""
   entry = VERIFIERS[kind]
@@ -217,4 +244,5 @@ _REFUSED = re.compile(r"(?i)[\s$\\)\]*?.]{0,9}(?:(?:this|that|it) )?(?:is|was|mu
                       r" (?:clearly |also )?(?:wrong|incorrect|false|not (?:right|correct"
                       r"|the (?:correct |right |final )?answer))\b"
                       r"|[\s$\\)\],]{0,9}or (?:maybe|perhaps|possibly|even)\b[\s$\\(\[]{0,5}-?\d")
+_PROSE = re.compile(r"^(?!.*\\begin\b).*[A-Za-z]{2,},? [A-Za-z]{2,}", re.DOTALL)
 _DENIED = re.compile(r"\b(?:is not|isn['’]t|cannot be|can['’]t be|not equal to)[\s$\\(\[*]{0,6}\Z")

@@ -32,32 +32,6 @@ def row_mean(values: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Arr
   return safe_divide(jnp.sum(masked(values, mask), -1, keepdims=True), count)
 
 
-def row_gini(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Array, " B"]:
-  """Returns the Gini coefficient sum_{a,b} |w_a - w_b| / (2 n sum w) of each row's masked weights.
-
-  Args:
-    weights: at least 0.
-
-  Returns:
-    0 for equal weights, 1 - 1/n for a single one that is not 0, and 0 for a row without any.
-  """
-  ascending = jnp.sort(masked(weights, mask), -1)  # excluded entries are 0 and come first
-  count = jnp.sum(mask, -1).astype(ascending.dtype)
-  rank = jnp.arange(1, weights.shape[-1] + 1) - (weights.shape[-1] - count)[:, None]
-  total = jnp.sum(ascending, -1)
-  return safe_divide(jnp.sum((2 * rank - count[:, None] - 1) * ascending, -1), count * total)
-
-
-def row_share(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Array, " B"]:
-  """Returns (sum w)^2 / (n sum w^2) of each row's masked weights: the share of tokens that count.
-
-  It is 1 for equal weights, 1/n for a single one that is not 0, and 0 for a row without any.
-  """
-  weights, count = masked(weights, mask), jnp.sum(mask, -1)
-  squares = jnp.sum(jnp.square(weights), -1)
-  return safe_divide(jnp.square(jnp.sum(weights, -1)), count * squares)
-
-
 def row_quantile(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
                  share: float) -> Float[Array, "B 1"]:
   """Returns the quantile of each row's masked values, interpolated linearly; 0 for a row without

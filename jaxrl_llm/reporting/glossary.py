@@ -35,6 +35,7 @@ def entries_of(text: str) -> tuple[Entry, ...]:
 EVALUATIONS = entries_of("""
 eval/accuracy  | share  | correct greedy completions of held-out problems; unscored ones are wrong
 eval/accuracy_scored | share | the same, of those with a verdict
+eval/reward*   | 1      | the reward, mean over kept greedy completions; @n: over n samples
 eval/length    | tokens | mean length of the greedy completions
 eval/truncated | share  | greedy completions that the length limit ended
 eval/unscored  | share  | greedy completions without a verdict

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocato
 
 from jaxrl_llm.reporting.reader import RunFolder
 from jaxrl_llm.reporting.summary import QUANTILES
-from jaxrl_llm.reporting.tables import HELDOUT, accuracy_name, set_accuracies
+from jaxrl_llm.reporting.tables import ACCURACY, HELDOUT, score_of, set_accuracies
 
 # The palette of Okabe and Ito, which colour-blind readers can distinguish, and two more.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5195", "#4d4d4d")
@@ -64,14 +64,17 @@ def panel_png(title: str, series: dict[str, Series], plot: Callable) -> bytes:
 def _run_panels(run: RunFolder) -> list[tuple[str, dict[str, Series], Callable]]:
   """Returns title, series and plotting function of each panel that a run has values for."""
   panels = []
+  score, judged = score_of(run)
   for title, labels, plot in _PANELS:
+    if title == "reward" and score == ACCURACY:
+      continue
     if title == "accuracy":
+      title = title if judged == HELDOUT or score != ACCURACY else judged
       labels = labels | {metric: name for name, metric in set_accuracies(run).items()}
     candidates = {label: run.series(name) for name, label in labels.items()}
     series = {label: pair for label, pair in candidates.items() if len(pair[0])}
     if series:
-      judged = accuracy_name(run) if title == "accuracy" else HELDOUT
-      panels.append((title if judged == HELDOUT else judged, series, plot))
+      panels.append((title, series, plot))
   return panels
 
 
@@ -202,6 +205,7 @@ _CLIPPED = {f"clip/{side}": side for side in ("high", "low", "dual", "dropped")}
 # Title, label of each metric, and the function that plots the metrics that the run has.
 _PANELS = (
     ("accuracy", {"reward/correct": "rollouts", "eval/accuracy": "held out, greedy"}, _accuracy),
+    ("reward", {"reward/mean": "rollouts", "eval/reward": "held out, greedy"}, plot_lines),
     ("completion length, tokens",
      {"rollout/length": "rollouts", "eval/length": "held out, greedy"}, plot_lines),
     ("share cut off", {"rollout/truncated": "rollouts", "eval/truncated": "held out, greedy"},

@@ -9,6 +9,7 @@ from jaxrl_llm.reporting.reader import RunFolder
 
 MISSING = "-"
 HELDOUT = "held-out accuracy"
+ACCURACY, REWARDS = "eval/accuracy", ("eval/reward", "reward/mean")
 
 
 def summary_table(run: RunFolder) -> str:
@@ -19,11 +20,12 @@ def summary_table(run: RunFolder) -> str:
 
 def summary_rows(run: RunFolder) -> list[tuple[str, str]]:
   """Returns the (name, text) pairs of the summary."""
-  sampled = sampled_accuracies(run)
+  sampled, (score, judged) = sampled_accuracies(run), score_of(run)
   rows = [
       *((caption, _first_last_best(run, name)) for name, caption in sampled.items()),
-      (accuracy_name(run) + ", greedy" * bool(sampled), _first_last_best(run, "eval/accuracy")),
-      ("correct rollouts", _first_last(run, "reward/correct")),
+      (judged + ", greedy" * bool(sampled), _first_last_best(run, score)),
+      ("correct rollouts", _first_last(run, "reward/correct")) if score == ACCURACY else
+      ("reward of rollouts", _first_last(run, "reward/mean")),
       ("estimator", _setting(run, "estimator", "name")),
       ("advantage", _setting(run, "advantage", "name")),
       ("aggregation", _setting(run, "aggregation", "name")),
@@ -46,13 +48,14 @@ def summary_rows(run: RunFolder) -> list[tuple[str, str]]:
 
 def headline(run: RunFolder) -> tuple[str, str] | None:
   """Returns (the last accuracy, what it is an accuracy of and how it began), None without any."""
-  for name, caption in (*sampled_accuracies(run).items(), ("eval/accuracy", accuracy_name(run)),
-                        ("reward/correct", "of the rollouts correct")):
+  for name, caption in (*sampled_accuracies(run).items(), score_of(run),
+                        ("reward/correct", "of the rollouts correct"),
+                        ("reward/mean", "reward of the rollouts")):
     iterations, values = run.series(name)
     if len(values) and np.isfinite(values[-1]):
-      return (f"{100 * values[-1]:.1f} %",
-              f"{caption} at iteration {iterations[-1]}; {100 * values[0]:.1f} % at iteration "
-              f"{iterations[0]}")
+      first, last = (f"{x:.4g}" if name in REWARDS else f"{100 * x:.1f} %"
+                     for x in (values[0], values[-1]))
+      return last, f"{caption} at iteration {iterations[-1]}; {first} at iteration {iterations[0]}"
   return None
 
 
@@ -62,22 +65,22 @@ def sampled_accuracies(run: RunFolder) -> dict[str, str]:
   """
   counts = {int(key.removeprefix("eval/avg@")) for line in run.metrics for key in line
             if key.startswith("eval/avg@") and key.removeprefix("eval/avg@").isdecimal()}
-  judged = accuracy_name(run)
+  judged = score_of(run)[1]
   return {f"eval/avg@{n}": f"{judged} of {n} samples a problem (avg@{n})"
           for n in sorted(counts, reverse=True)}
 
 
-def accuracy_name(run: RunFolder) -> str:
-  """Returns what eval/accuracy of the run's own problems is.
-
-  Where a reward takes the place of the task's verdict, that reward says what is correct: by its
-  component `correct` or, without one, by a positive sum.
+def score_of(run: RunFolder) -> tuple[str, str]:
+  """Returns the metric that judges the run's own problems, and what it is: the mean reward where
+  the reward does not say what is correct.
   """
+  if not len(run.series(ACCURACY)[0]) and len(run.series(REWARDS[0])[0]):
+    return REWARDS[0], "held-out reward"
   reward = run.config.get("reward", {})
   name = str(reward.get("name", "task")) if isinstance(reward, dict) else "task"
   if "task" in [part.strip() for part in name.split(",")]:
-    return HELDOUT
-  return f"held out, correct by the reward {name}"
+    return ACCURACY, HELDOUT
+  return ACCURACY, f"held out, correct by the reward {name}"
 
 
 def set_accuracies(run: RunFolder) -> dict[str, str]:

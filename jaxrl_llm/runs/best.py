@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 from jaxrl_llm.config import CheckpointConfig
-from jaxrl_llm.config.evaluation import unlogged
+from jaxrl_llm.config.evaluation import measure, unlogged
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import checkpoints, folders
 from jaxrl_llm.store.checkpoints import BEST
@@ -14,9 +14,9 @@ from jaxrl_llm.types import Params
 class Best:
   """Keeps workdir/best/<iteration>, and counts the evaluations since then.
 
-  An evaluation is the best if it is strictly better than all before. With checkpoint.best = none
-  nothing is kept. Everything but the parameters follows from metrics.jsonl, so that a resumed run
-  decides as if nothing had interrupted it.
+  An evaluation is the best if it is strictly better than all before; without accuracies it goes by
+  the mean reward. With checkpoint.best = none nothing is kept. Everything but the parameters
+  follows from metrics.jsonl, so that a resumed run decides as if nothing had interrupted it.
 
   Args:
     checkpoint: section of the config.
@@ -35,7 +35,7 @@ class Best:
 
   def _forget(self) -> None:
     self.iteration: int | None = None
-    self._value, self._since = -math.inf, 0
+    self._by, self._value, self._since = self._name, -math.inf, 0
     self._needed: int | None = None  # the best at the last checkpoint
 
   @property
@@ -69,8 +69,9 @@ class Best:
     Raises:
       ConfigError: the first evaluation, which scored some completions, lacks the metric.
     """
-    missing = self._name is not None and self._name not in metrics
-    if missing and not iteration and metrics.get("eval/unscored") != 1:
+    by = None if self._name is None else measure(self._name, metrics)
+    if by is not None and by not in metrics and not iteration and metrics.get(
+        "eval/unscored") != 1:
       raise unlogged(self._metric, self._patience, sorted(metrics))
     if self._judge(iteration, metrics):
       tree = {"train": {"params": params}}  # where `saved.restore_start` looks for them
@@ -92,7 +93,10 @@ class Best:
     """Returns whether the evaluation is the best so far, and records it."""
     if self._name is None or not any(name.startswith("eval/") for name in metrics):
       return False
-    value = self._sign * metrics.get(self._name, math.nan)  # absent where no row was scored
+    by = measure(self._name, metrics)
+    if by != self._by:  # the first evaluation without a failure tells what the reward says
+      self._by, self._value, self._since = by, -math.inf, 0
+    value = self._sign * metrics.get(by, math.nan)  # absent where no row was scored
     if not value > self._value:  # also if it is not a number
       self._since += 1
       return False

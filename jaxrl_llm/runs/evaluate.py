@@ -1,4 +1,4 @@
-"""Accuracy on held-out problems: greedy, and of several samples per problem."""
+"""Accuracy or mean reward on held-out problems: greedy, and of several samples per problem."""
 
 import dataclasses
 
@@ -44,7 +44,7 @@ def evaluate(heldout: EvaluationSet, sampler: Sampler, params: Params, *,
              piece: int | None = None) -> Evaluation:
   """Evaluates greedy completions of held-out problems. `accuracy` is the share of correct ones,
   where one without a verdict counts as wrong; `accuracy_scored` is the share among completions with
-  a verdict.
+  a verdict. Where the reward does not say what is correct, there is neither.
 
   Args:
     heldout: the problems; their metrics are named eval/<name of the set>/accuracy and so on.
@@ -60,12 +60,14 @@ def evaluate(heldout: EvaluationSet, sampler: Sampler, params: Params, *,
   local_verdicts = verify(heldout.task, sampler.environment, heldout.rollout, problems, host)
   verdicts, rows = everywhere(local_verdicts, row_facts(host))
   metrics = component_means("eval", verdicts) | uncompared("eval", verdicts) | {
-      "eval/accuracy": float(np.mean(verdicts.correct)),
-      "eval/accuracy_scored": _mean(verdicts.correct[verdicts.keep]),
+      "eval/reward": _mean(verdicts.rewards[verdicts.keep]),
       "eval/length": float(np.mean(rows.new)),
       "eval/truncated": float(np.mean(rows.truncated)),
       "eval/unscored": float(np.mean(~verdicts.keep)),
   }
+  if verdicts.graded:
+    metrics |= {"eval/accuracy": float(np.mean(verdicts.correct)),
+                "eval/accuracy_scored": _mean(verdicts.correct[verdicts.keep])}
   if heldout.too_long:
     metrics["eval/too_long"] = float(heldout.too_long)
   return Evaluation(problems, local_verdicts.correct, local_verdicts.texts, host,
@@ -77,7 +79,8 @@ def sampled_metrics(heldout: EvaluationSet, sampler: Sampler, params: Params, it
   """Returns `avg@n` and `pass@n` of n sampled completions per held-out problem; empty if n is 0.
 
   Both are means over problems, and samples without a verdict count as wrong. `avg@n_scored` and
-  `pass@n_scored` leave out these samples, and problems without any verdict.
+  `pass@n_scored` leave out these samples, and problems without any verdict. Where the reward does
+  not say what is correct, it is `reward@n`, the mean over samples with a verdict.
 
   Args:
     heldout: n is its `samples`, or else `evaluation.samples`; so is the temperature.
@@ -96,6 +99,8 @@ def sampled_metrics(heldout: EvaluationSet, sampler: Sampler, params: Params, it
                      piece=piece or heldout.rollout.rows, problems=repeated)
   local = verify(heldout.task, sampler.environment, heldout.rollout, repeated, host)
   verdicts, _ = everywhere(local, row_facts(host))
+  if not verdicts.graded:
+    return heldout.named({f"eval/reward@{samples}": _mean(verdicts.rewards[verdicts.keep])})
   correct = verdicts.correct.reshape(-1, samples)
   solved, count = np.asarray(correct.any(1)), verdicts.keep.reshape(-1, samples).sum(1)
   scored = count > 0

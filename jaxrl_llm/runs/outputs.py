@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import RolloutFilesConfig
-from jaxrl_llm.config.evaluation import set_metric
+from jaxrl_llm.config.evaluation import measure, set_metric
 from jaxrl_llm.fields import PluginError
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting import summary, writers
@@ -95,13 +95,13 @@ class Evaluated(NamedTuple):
   Attributes:
     greedy: on the first set, the task's own problems unless it has none.
     metrics: of all sets, including sampled completions.
-    accuracy: the share of correct greedy completions of the first set.
+    score: the share of correct greedy completions of the first set, in words, or their reward.
   """
 
   params: Params
   greedy: Evaluation
   metrics: dict[str, float]
-  accuracy: float
+  score: str
 
 
 class RunRecords(Records):
@@ -113,7 +113,7 @@ class RunRecords(Records):
 
   def __init__(self, loop: Loop, outputs: Outputs):
     self._loop, self._schedule, self._outputs = loop, loop.schedule, outputs
-    self._phases, self._accuracy = Phases(), "-"
+    self._phases, self._score = Phases(), "accuracy -"
     self._pending: Line | None = None  # the devices may still compute its metrics
     self._bar: tqdm | None = None
     self.ended = False
@@ -178,11 +178,11 @@ class RunRecords(Records):
       phases.wait(run.state.step)
       evaluated = self._evaluated(run, iteration)
       values |= evaluated.metrics
-      self._accuracy = f"{evaluated.accuracy:.3f}"
+      self._score = evaluated.score
       phases.lap("evaluation")
     sampled = values.get("dynamic_sampling/tokens", values["rollout/tokens"])
     values |= phases.take(sampled) | outputs.clock.metrics()
-    self._bar.set_postfix_str(_postfix(values, self._accuracy), refresh=False)
+    self._bar.set_postfix_str(_postfix(values, self._score), refresh=False)
     terminated = self._terminated()
     due = last or terminated or iteration % schedule.checkpoint_every == 0
     if due or evaluated is not None:
@@ -203,7 +203,7 @@ class RunRecords(Records):
     if outputs.sets:
       first = self._evaluated(run, 0)
       outputs.writer.write(0, first.metrics | outputs.clock.metrics())
-      tqdm.write(f"before training: {first.accuracy:.1%} of the held-out problems correct")
+      tqdm.write(f"before training, on the held-out problems: {first.score}")
       if self._schedule.warnings:
         said = symptoms.at_start(outputs.sets[0], self._loop.source.sampler, first.params)
         tqdm.write(said)
@@ -230,8 +230,8 @@ class RunRecords(Records):
       metrics |= evaluation.metrics
       metrics |= evaluate.sampled_metrics(heldout, sampler, params, iteration,
                                           self._schedule.evaluation)
-    accuracy = metrics[set_metric(sets[0].name, "eval/accuracy")]
-    return Evaluated(params, greedy[0], metrics, accuracy)
+    name = measure(set_metric(sets[0].name, "eval/accuracy"), metrics)
+    return Evaluated(params, greedy[0], metrics, f"{name.split('/')[-1]} {metrics[name]:.3f}")
 
   def _note(self, run: RunState, iteration: int, evaluated: Evaluated) -> None:
     """Keeps the parameters if they are the best, and shows the evaluation in the report."""
@@ -308,7 +308,7 @@ def write_line(outputs: Outputs, line: Line) -> None:
           "ratio; a new --workdir.")
 
 
-def _postfix(values: dict[str, float], accuracy: str) -> str:
+def _postfix(values: dict[str, float], score: str) -> str:
   """Returns the text next to the progress bar."""
-  return (f"reward {values['reward/mean']:.3f}, accuracy {accuracy}, "
+  return (f"reward {values['reward/mean']:.3f}, held out: {score}, "
           f"{values['time/tokens_per_second']:.0f} tokens/s, {values['time/peak_memory']:.1f} GiB")

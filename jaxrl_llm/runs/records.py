@@ -131,8 +131,9 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int,
                  multi_process: bool = False) -> dict[str, float]:
   """Returns statistics of a rollout batch that need no parameters. Lengths are in tokens.
 
-  `reward/mean` and `reward/correct` are means over kept rows. With turns there are also the policy
-  turns per row, the share of void rows (which count as unscored too) and the tokens of tools.
+  `reward/mean` and `reward/correct` are means over kept rows. Where the reward does not say what is
+  correct, `reward/correct` and the shares of solved groups are left out. With turns there are also
+  the policy turns per row, the share of void rows (unscored too) and the tokens of tools.
 
   Args:
     verdicts, rollout: of this process's rows, on the host.
@@ -143,19 +144,22 @@ def host_metrics(verdicts: Verdicts, rollout: Rollout, group_size: int,
     verdicts, rows = everywhere(verdicts, rows)
   keep, correct, new = verdicts.keep, verdicts.correct, rows.new
   groups = correct.reshape(-1, group_size)
-  turns = {}
+  some = {}
   if rollout.turn_id is not None:
-    turns = {
+    some = {
         "rollout/turns": float(np.mean(rows.turns)),
         "rollout/void": float(np.mean(rows.void)),
         "tool/tokens": float(np.sum(new) - np.sum(rows.sampled)),
     }
-  return turns | component_means("reward", verdicts) | uncompared("reward", verdicts) | {
+  if verdicts.graded:
+    some |= {
+        "reward/correct": float(np.mean(correct[keep])) if keep.any() else float("nan"),
+        "reward/solve_all": float(np.mean(groups.all(1))),
+        "reward/solve_none": float(np.mean(~groups.any(1))),
+    }
+  return some | component_means("reward", verdicts) | uncompared("reward", verdicts) | {
       "reward/mean": float(np.mean(verdicts.rewards[keep])) if keep.any() else float("nan"),
-      "reward/correct": float(np.mean(correct[keep])) if keep.any() else float("nan"),
       "reward/unscored": float(np.mean(~keep)),
-      "reward/solve_all": float(np.mean(groups.all(1))),
-      "reward/solve_none": float(np.mean(~groups.any(1))),
       "rollout/length": float(np.mean(new)),
       "rollout/truncated": float(np.mean(rows.truncated)),
       "rollout/tokens": float(np.sum(new)),

@@ -159,9 +159,11 @@ def at_start(heldout: EvaluationSet, sampler: Sampler, params: Params) -> str:
   host = jax.tree.map(lambda x: x[:SAMPLES], host)
   verdicts = verify(heldout.task, sampler.environment, heldout.rollout, asked[:SAMPLES], host)
   found = facts(verdicts, host)
-  lines = [f"{SAMPLES} sampled completions before training: {np.mean(verdicts.correct):.0%} "
-           f"correct, {np.mean(host.truncated):.0%} cut off, {1 - found['stopped']:.0%} without a "
-           f"stop token, {found['missing']:.0%} without an answer, such as"]
+  score = (f"{np.mean(verdicts.correct):.0%} correct" if verdicts.graded else
+           f"reward {np.mean(verdicts.rewards):.3f}")
+  lines = [f"{SAMPLES} sampled completions before training: {score}, "
+           f"{np.mean(host.truncated):.0%} cut off, {1 - found['stopped']:.0%} without a stop "
+           f"token, {found['missing']:.0%} without an answer, such as"]
   lines += [f"  {problem.prompt[-CHARACTERS:]!r} -> {text[:CHARACTERS]!r}"
             for problem, text in zip(asked[:2], verdicts.texts, strict=False)]
   return "\n".join(lines)

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +41,6 @@ EARLY_ENDS = (NonFiniteError, DriedUpError)
 # Errors that end a run with a message instead of a traceback.
 RUN_ERRORS = (*EARLY_ENDS, TornCheckpointsError, CheckpointError, reader.RunError, disk.DiskError,
               ServerError, lock.MovedError)
-logger = logging.getLogger(__name__)
 
 
 class OutputSettings(NamedTuple):
@@ -103,11 +101,12 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
 
   with contextlib.closing(sampler):
     sets = evaluation_sets.make_sets(cfg, task, needed=False)
+    evaluation_sets.leave_out(task, sets)
     with disk.named(directory), _lock(directory), signals.handled() as received:
       folder = folders.path_of(processes.from_main("workdir", claimed))
       settings = OutputSettings(folder, sets, cfg.writer, cfg.checkpoint, cfg.evaluation.patience,
                                 to_dict(cfg))
-      make_start = functools.partial(warm_start, cfg, learner, task.tokenizer, folder)
+      make_start = functools.partial(warm_start, cfg, learner, task.tokenizer, folder, sets)
       return _run(loop, make_start, settings, clock, received)
 
 
@@ -216,7 +215,6 @@ def _restore_or_start(loop: Loop, start: Start, outputs: Outputs) -> tuple[RunSt
     outputs.clock.resume(lines)  # lines that are cut back have taken time
     outputs.writer.cut_back(iteration)
     outputs.best.resume([line for line in lines if line["iteration"] <= iteration], iteration)
-    logger.info("resumed after iteration %d", iteration)
     return restored_state(tree, start), iteration
   if recorded > 0:
     raise TornCheckpointsError(

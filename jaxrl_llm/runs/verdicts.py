@@ -26,7 +26,7 @@ class Verdicts:
 
   Attributes:
     rewards: [B] f32, 0 where `keep` is False.
-    correct: [B] bool.
+    correct: [B] bool; where the reward does not say, whether it is positive.
     keep: [B] bool, False for rows that are unscored or void.
     texts: the completions that were verified.
     given: the task's own verdicts.
@@ -37,6 +37,12 @@ class Verdicts:
   keep: np.ndarray
   texts: list[str]
   given: list[Reward]
+
+  @property
+  def graded(self) -> bool:
+    """Returns whether verdicts say what is correct, so that there is an accuracy."""
+    scored = [reward for reward in self.given if reward.unscored_reason is None]
+    return not scored or any(reward.correct is not None for reward in scored)
 
   def take(self, index: np.ndarray) -> "Verdicts":
     """Returns the verdicts of the rows in `index`."""
@@ -71,7 +77,8 @@ def verify(task: Task, environment: Environment | None, cfg: RolloutConfig,
     keep &= ~np.asarray(rollout.void)
   rewards = np.array([reward.value if k else 0.0
                       for reward, k in zip(task_rewards, keep, strict=True)], np.float32)
-  correct = np.array([reward.correct for reward in task_rewards]) & keep
+  correct = np.array([reward.value > 0 if reward.correct is None else reward.correct
+                      for reward in task_rewards]) & keep
   return Verdicts(rewards, correct, keep, texts, task_rewards)
 
 

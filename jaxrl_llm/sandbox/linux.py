@@ -24,6 +24,7 @@ PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 REFUSED = (OSError, AttributeError)
 NOBODY = 65534
 HOME = "/tmp"  # working directory of every program, inside the file tree of its worker
+LIBRARIES = "/.libraries"  # below it stand folders of modules that a program's HOME would hide
 DEVICES = {"null": (1, 3), "zero": (1, 5), "urandom": (1, 9)}  # numbers of Linux
 SYSTEM_FOLDERS = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -143,14 +144,14 @@ def library_folders(more: list[str]) -> list[str]:
   return [path for path in folders if not any(path.startswith(f"{parent}/") for parent in folders)]
 
 
-def enter_own_files(more: list[str]) -> None:
+def enter_own_files(folders: list[str]) -> None:
   """Replaces the file tree of this mount namespace by one with only the interpreter's libraries.
 
-  These, and the folders `more`, are read-only. There is no /proc and no /etc, /dev has only null,
-  zero and urandom, and `HOME` is an empty folder. The nodes take and give data, but their times and
-  modes are read-only.
+  `folders`, from `library_folders`, are read-only. There is no /proc and no /etc, /dev has only
+  null, zero and urandom, and `HOME` is an empty folder. The nodes take and give data, but their
+  times and modes are read-only.
   """
-  folders, old = library_folders(more), "/.old"
+  old = "/.old"
   mount("none", "/", "none", MS_REC | MS_PRIVATE)
   mount("tmpfs", HOME, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=0755")
   os.mkdir(HOME + old)
@@ -173,13 +174,27 @@ def _fill(folders: list[str], old: str) -> None:
       os.makedirs(os.path.dirname(path), exist_ok=True)
       os.symlink(os.readlink(old + path), path)
   for path in folders:
-    os.makedirs(path, exist_ok=True)
-    _bind_read_only(old + path, path, MS_REC, MS_NODEV)
+    target = LIBRARIES + path if path.startswith(f"{HOME}/") else path
+    os.makedirs(target, exist_ok=True)
+    _bind_read_only(old + path, target, MS_REC, MS_NODEV)
   os.mkdir("/dev")
   for name in DEVICES:
     os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_WRONLY))
     _bind_read_only(f"{old}/dev/{name}", f"/dev/{name}", 0, MS_NOEXEC)
   os.makedirs(HOME, exist_ok=True)
+
+
+def open_home(size_mb: int, uid: int, folders: list[str]) -> None:
+  """Mounts an empty `HOME` of user `uid`, with those of `folders` (`library_folders`) inside it.
+
+  An environment in a folder of /tmp is one of these: its modules are imported when first used.
+  """
+  mount("tmpfs", HOME, "tmpfs", MS_NOSUID | MS_NODEV,
+        f"size={size_mb}m,nr_inodes=1000,mode=0700,uid={uid},gid={uid}")
+  for path in folders:
+    if path.startswith(f"{HOME}/"):
+      os.makedirs(path)
+      _bind_read_only(LIBRARIES + path, path, MS_REC, MS_NODEV)
 
 
 def _bind_read_only(source: str, target: str, how: int, flags: int) -> None:

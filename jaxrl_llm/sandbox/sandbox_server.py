@@ -156,9 +156,8 @@ class Server:
 
   def _open_home(self) -> str:
     if "files" in self.isolation:
-      size, owner = self.settings["directory_mb"], self.settings["uid"] or 0
-      linux.mount("tmpfs", linux.HOME, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV,
-                  f"size={size}m,nr_inodes=1000,mode=0700,uid={owner},gid={owner}")
+      linux.open_home(self.settings["directory_mb"], self.settings["uid"] or 0,
+                      self.settings["folders"])
       return linux.HOME
     home = os.path.join(self.directory, "program")
     os.mkdir(home, 0o700)

@@ -35,6 +35,7 @@ USUAL = ("collections", "datetime", "decimal", "fractions", "heapq", "itertools"
 def main() -> None:
   """Runs the supervisor."""
   settings = json.loads(sys.argv[1])
+  settings["folders"] = linux.library_folders(settings["folders"])
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
   requests, answers = os.dup(0), os.dup(1)

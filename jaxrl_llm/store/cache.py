@@ -1,4 +1,4 @@
-"""The folder that a user's runs share: compiled programs here, warm starts in shared_starts.py.
+"""The folder that a user's runs share: compiled programs here, warm starts by shared_starts.py.
 
 `~/.cache/jaxrl_llm`, or what the environment variable JAXRL_LLM_CACHE names; empty: no folder. It
 speeds up a start and never changes a result. Its content is run and read without checks, so no

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import unicodedata
 
 from jaxrl_llm.fields import ConfigError, refuse_unread
 from jaxrl_llm.grading import verifiers
@@ -24,15 +25,20 @@ class Dataset(TaskBase):
   The order depends only on (seed, epoch) (`order.rows_of_batch`), so a resumed run needs only its
   batch index. A run begins with batch 1: what batch 0 would ask comes in the second epoch. Several
   files are mixed by weight (mixture.py). Held-out problems come from `task.data.heldout_path`, or
-  without it from the end of `path`. A training row with the text of a held-out problem is dropped.
+  without it from the end of `path`. Training rows that ask what a held-out one asks are dropped.
   With only `heldout_path` the task serves evaluations only.
 
   Attributes:
+    key: of `path`, for messages.
     verifier: of held-out problems, and of all others unless files have separate verifiers.
     counts: rows of `path`: read = kept (for training) + bad + too_long + duplicates (of an
       earlier text, or of a held-out one) + heldout (split off its end). `heldout_too_long` counts
       the problems of `heldout_path` that were left out for their length.
+    unmet: the error for the first answer that no completion can meet; None: each can be met, or
+      the user's own rewards may read them otherwise.
   """
+
+  key, reads_answers = "task.data.path", True
 
   def __post_init__(self):
     super().__post_init__()
@@ -41,6 +47,7 @@ class Dataset(TaskBase):
     sources = mixture.parts(data_cfg)
     self.verifier = _verifier(mixture.first(data_cfg))
     self._verifiers: dict[str, str] = {}  # by problem id, where it is not `verifier`
+    self.unmet: ConfigError | None = None
     limit = None if self.limits is None else self.limits.max_prompt_tokens
     self._heldout, lengths, too_long = ([], [], 0)
     if data_cfg.heldout_path:
@@ -53,10 +60,8 @@ class Dataset(TaskBase):
       tables = [self._load("path", source, f"{i}-" if len(sources) > 1 else "", limit)
                 for i, source in enumerate(sources)]
       self._train_on(tables, sources)
-      self._mixture = Mixture.of([len(part) for part in self._train], data_cfg.weights, self.seed)
     self._demonstrated = all(problem.demonstration is not None
                              for part in self._train for problem in part)
-    logger.info("task.data.path = %s: %s", data_cfg.path, self.counts)
 
   def _separate(self, limit: int | None) -> tuple[list[Problem], list[int], int]:
     """Returns the held-out problems of a separate file, their lengths in tokens, and how many were
@@ -96,40 +101,62 @@ class Dataset(TaskBase):
             "task.data.heldout_path, or task.heldout_problems=0.")
       cut = max(0, len(available[0]) - num_heldout)
       available, self._heldout = [available[0][:cut]], available[0][cut:]
-    heldout_texts = {asked_text(problem) for problem in self._heldout}
-    self._train = [[problem for problem in part if asked_text(problem) not in heldout_texts]
-                   for part in available]
     self._longest = max([self._longest, *(length for table in tables for length in table.lengths)])
     split_off = sum(len(table.problems) for table in tables) - sum(map(len, available))
-    twins = sum(map(len, available)) - sum(map(len, self._train))
     self.counts |= {
         "read": sum(table.read for table in tables),
-        "kept": sum(map(len, self._train)),
+        "kept": sum(map(len, available)),
         "bad": sum(table.bad for table in tables),
         "too_long": sum(table.too_long for table in tables),
-        "duplicates": sum(table.duplicates for table in tables) + twins,
+        "duplicates": sum(table.duplicates for table in tables),
         "heldout": split_off,
     }
+    self._train = available
+    self.leave_out(self._heldout, "task.data.heldout_path" if data_cfg.heldout_path else
+                   f"the last {split_off} rows, which are held out")
     for part, source in zip(self._train, sources, strict=True):
-      if not part:
-        raise ConfigError(
-            f"task.heldout_problems = {self.cfg.heldout_problems}: task.data.path = "
-            f"{source.path!r} leaves no training problem ({self.counts}). Fix: fewer held-out "
-            "problems, other rows in task.data.heldout_path, or more rows.")
       if (kind := _verifier(source)) != self.verifier:
         self._verifiers |= {problem.id: kind for problem in part}
 
   def _load(self, key: str, source: DataConfig, name: str, limit: int | None) -> ProblemTable:
     heldout = key == "heldout_path"
+    verifier = _verifier(source) if self.reads_answers else ""
     data_source = Source(f"task.data.{key}", source.path, source.split, make_mapping(source),
-                         _verifier(source), source.bad_rows, name, "heldout-" if heldout else "",
+                         verifier, source.bad_rows, name, "heldout-" if heldout else "",
                          "" if heldout else source.teacher_column)
-    return load(data_source, self.prompt_ids, limit)
+    table = load(data_source, self.prompt_ids, limit)
+    self.unmet = self.unmet or table.unmet
+    return table
 
-  def keep(self, problems: list[Problem]) -> None:
-    """Trains on only these problems."""
-    self._train = [problems]
-    self._mixture = Mixture.of([len(problems)], (), self.seed)
+  def leave_out(self, evaluated: list[Problem], place: str) -> None:
+    """Trains on no problem that asks what one of `evaluated` asks; the log has their number.
+
+    Args:
+      place: of these, for messages.
+
+    Raises:
+      ConfigError: a file has no other problem.
+    """
+    texts = {asked_text(problem) for problem in evaluated}
+    parts = [[problem for problem in part if asked_text(problem) not in texts]
+             for part in self._train]
+    before, kept = sum(map(len, self._train)), sum(map(len, parts))
+    self.counts |= {"kept": kept, "duplicates": self.counts["duplicates"] + before - kept}
+    if not all(parts):
+      raise ConfigError(
+          f"task.heldout_problems = {self.cfg.heldout_problems}: {self.key} = "
+          f"{self.cfg.data.path!r} leaves no training problem ({self.counts}). Fix: fewer held-out "
+          f"problems, other rows in {place}, or more rows.")
+    if kept < before:
+      logger.warning("%s = %s: %d of %d problems ask what is asked in %s, up to white space and "
+                     "the form of Unicode, and are left out of the training", self.key,
+                     self.cfg.data.path, before - kept, before, place)
+    self.ask(parts)
+
+  def ask(self, parts: list[list[Problem]]) -> None:
+    """Trains on these problems, file by file."""
+    self._train = parts
+    self._mixture = Mixture.of([len(part) for part in parts], self.cfg.data.weights, self.seed)
 
   @property
   def training_problems(self) -> list[Problem]:
@@ -201,11 +228,12 @@ class Dataset(TaskBase):
 
 
 def asked_text(problem: Problem) -> tuple:
-  """Returns what a problem asks: its prompt and the turns before it. A system message asks nothing,
-  and neither does white space around a text.
+  """Returns what a problem asks: its prompt and the turns before it, in NFKC and with single spaces
+  for white space. A system message asks nothing.
   """
-  turns = [(role, text.strip()) for role, text in problem.context if role != "system"]
-  return (*turns, problem.prompt.strip())
+  turns = [text for role, text in problem.context if role != "system"]
+  return tuple(" ".join(unicodedata.normalize("NFKC", text).split())
+               for text in (*turns, problem.prompt))
 
 
 def _verifier(source: DataConfig) -> str:

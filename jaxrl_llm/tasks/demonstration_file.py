@@ -1,7 +1,6 @@
 """The demonstrations that a warm start reads from a file."""
 
 import dataclasses
-import logging
 from typing import cast
 
 from jaxrl_llm.config import (
@@ -11,17 +10,17 @@ from jaxrl_llm.config import (
   TaskConfig,
   WarmStartConfig,
 )
-from jaxrl_llm.tasks.dataset import Dataset, asked_text
-from jaxrl_llm.types import Problem, Task
-
-logger = logging.getLogger(__name__)
+from jaxrl_llm.tasks.dataset import Dataset
+from jaxrl_llm.types import Task
 
 
 class Demonstrations(Dataset):
   """Problems of a file with worked completions."""
 
-  def fit(self, width: int, heldout_problems: list[Problem]) -> None:
-    """Leaves out rows of more than `width` tokens, and rows with the text of a held-out problem.
+  key, reads_answers = "warm_start.path", False
+
+  def fit(self, width: int) -> None:
+    """Leaves out rows of more than `width` tokens.
 
     Raises:
       ConfigError: a row has no demonstration, or no row is left.
@@ -32,17 +31,14 @@ class Demonstrations(Dataset):
         raise ConfigError(
             f"warm_start.path = {self.cfg.data.path!r}: row {problem.id!r} has no demonstration. "
             "Fix: warm_start.mapping, or warm_start.completion_column.")
-    heldout = {asked_text(problem) for problem in heldout_problems}
     lengths = [len(self.render(problem)) + len(self.demonstration(problem)) for problem in rows]
     fitting = [problem for problem, length in zip(rows, lengths, strict=True)
-               if length <= width and asked_text(problem) not in heldout]
+               if length <= width]
     if not fitting:
       raise ConfigError(
           f"warm_start.path = {self.cfg.data.path!r}: no row fits; the longest has {max(lengths)} "
           f"tokens. Fix: rollout.max_prompt_tokens + rollout.max_new_tokens >= {max(lengths)}.")
-    logger.info("warm_start.path = %s: %d of %d rows are imitated; the others have more than %d "
-                "tokens, or are held out", self.cfg.data.path, len(fitting), len(rows), width)
-    self.keep(fitting)
+    self.ask([fitting])
 
 
 def of_file(warm: WarmStartConfig, task_cfg: TaskConfig, rollout: RolloutConfig, seed: int,
@@ -55,8 +51,7 @@ def of_file(warm: WarmStartConfig, task_cfg: TaskConfig, rollout: RolloutConfig,
   Raises:
     ConfigError: the file does not fit.
   """
-  # A file of demonstrations needs no answers: its completions fill the answer column, which is
-  # unread.
+  # Completions fill the column of answers, which are not read.
   data_cfg = DataConfig(path=warm.path, split=warm.split, mapping=warm.mapping,
                         prompt_column=warm.prompt_column, answer_column=warm.completion_column,
                         demonstration_column=warm.completion_column, verifier="exact")
@@ -72,5 +67,6 @@ def of_file(warm: WarmStartConfig, task_cfg: TaskConfig, rollout: RolloutConfig,
     message = message.replace(" Or task.data.bad_rows=drop.", "")  # not a key of the warm start
     raise ConfigError(message.replace("task.data.", "warm_start.")) from error
   heldout = task_cfg.heldout_problems
-  demonstrated.fit(rollout.row_length, task.heldout(heldout) if heldout else [])
+  demonstrated.fit(rollout.row_length)
+  demonstrated.leave_out(task.heldout(heldout) if heldout else [], "the held-out problems")
   return cast(Task, demonstrated)  # its class attributes fit, which a protocol cannot say

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable
 
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.grading.grading import Verdict, judge
+from jaxrl_llm.grading.grading import KINDS, unmet
+from jaxrl_llm.registry import MAPPINGS
 from jaxrl_llm.tasks.mappings import Fields, Mapping
 from jaxrl_llm.tasks.readers import read_rows
 from jaxrl_llm.tasks.rows import RowError, check_text, scalar, shorten
@@ -27,6 +28,7 @@ class ProblemTable:
     too_long: rows dropped for their length.
     duplicates: rows dropped because an earlier row has the same text.
     bad: rows dropped because they cannot be read or converted.
+    unmet: the first answer that no completion can meet; None: there is none.
   """
 
   problems: list[Problem]
@@ -35,6 +37,7 @@ class ProblemTable:
   too_long: int
   duplicates: int
   bad: int
+  unmet: ConfigError | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +48,9 @@ class Source:
     key: configuration key that holds `path`, for messages.
     path, split: see `readers.read_rows`.
     mapping: converts rows to fields.
-    verifier: kind of answer check; an answer that it could never score is a bad row.
-    bad_rows: "error", or "drop" to leave out and count bad rows.
+    verifier: kind of answer check; an answer that it could never score is a bad row. Empty: answers
+      are not read.
+    bad_rows: "error", or "drop" to leave out and count bad rows, and rows with unmet answers.
     name: put before ids, where several sources are read.
     rows: put before the number of a row without an id.
     teacher_column: column of the name of the row's teacher; empty: none is read.
@@ -75,12 +79,16 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
     ConfigError: a row that does not convert, cannot be rendered or repeats an id, with file and
       line; no row; no prompt that fits.
   """
-  problems, lengths, counts, longest = [], [], collections.Counter(), 0
+  problems, lengths, counts, longest, first_unmet = [], [], collections.Counter(), 0, None
   names, key, path = Names(source), source.key, source.path
   for place, row in read_rows(key, path, source.split):
     counts["read"] += 1
     try:
       fields, teacher = _converted(place, row, source)
+      error = _gold_error(place, row, fields, source)
+      if error is not None and source.bad_rows == "drop":
+        raise error
+      first_unmet = first_unmet or error
       name = names.of(place, fields, counts["read"])
       tokens = 0 if name is None else _length(place, fields, prompt_ids)
     except ConfigError as error:
@@ -117,11 +125,8 @@ def load(source: Source, prompt_ids: Callable[..., list[int]],
                    "left out, the longest has %d tokens. Fix: rollout.max_prompt_tokens >= %d, if "
                    "they are meant", key, path, counts["too_long"], counts["read"], limit, longest,
                    longest)
-  logger.info("%s: %d rows read, %d bad, %d repeated, %d prompts above rollout.max_prompt_tokens = "
-              "%s dropped (longest: %d)", path, counts["read"], counts["bad"],
-              counts["duplicates"], counts["too_long"], limit, longest)
   return ProblemTable(problems, lengths, counts["read"], counts["too_long"],
-                      counts["duplicates"], counts["bad"])
+                      counts["duplicates"], counts["bad"], first_unmet)
 
 
 class Names:
@@ -205,9 +210,6 @@ def _converted(place: str, row: dict | ConfigError, source: Source) -> tuple[Fie
   try:
     fields = source.mapping.convert(row)
     _check_fields(fields)
-    if reason := _unscored(source.verifier, fields.answer):
-      raise RowError(f"answer {shorten(fields.answer)} for task.data.verifier = "
-                     f"{source.verifier!r}: {reason}")
     return fields, scalar(row, source.teacher_column) if source.teacher_column else ""
   except RowError as error:
     raise ConfigError(
@@ -227,12 +229,36 @@ def _check_fields(fields: Fields) -> None:
     check_text(f"Fields.{name}", value)
 
 
-def _unscored(verifier: str, answer: str) -> str | None:
-  """Returns why a verifier could never score an answer; None: it can. An empty completion is wrong,
-  not unscored, unless the answer itself is at fault.
+def _gold_error(place: str, row: dict, fields: Fields, source: Source) -> ConfigError | None:
+  """Returns the error for an answer that no completion can meet, with the mapping or else the
+  verifier of which one can; None for other answers.
   """
+  reason = source.verifier and _unmet(source.verifier, fields.answer)
+  if not reason:
+    return None
+  fixes = [f"task.data.mapping={name}" for name in MAPPINGS
+           if _fits(MAPPINGS[name], row, fields.answer)]
+  kinds = ("numeric", "choice", "math", "exact") if "\n" not in fields.answer else ("math",)
+  fixes = fixes or [f"task.data.verifier={kind}" for kind in kinds
+                    if not _unmet(kind, fields.answer)][:1]
+  return ConfigError(
+      f"{place}: answer {shorten(fields.answer)} for task.data.verifier = {source.verifier!r}: "
+      f"{reason}. Fix: {' or '.join(fixes[:2]) or 'the row, or task.data.mapping'}, or "
+      "task.data.bad_rows=drop, which leaves out such rows.")
+
+
+def _fits(mapping: Mapping, row: dict, answer: str) -> bool:
+  """Returns whether a mapping reads another answer in a row, which can be met."""
   try:
-    verdict = judge(verifier, "", answer)
-  except (Exception, SystemExit) as error:  # whatever a plugin's verifier raises
+    other = mapping.convert(row).answer
+  except RowError:
+    return False
+  return other != answer and mapping.verifier in KINDS and not _unmet(mapping.verifier, other)
+
+
+def _unmet(verifier: str, answer: str) -> str | None:
+  """Returns `grading.unmet`, or what a plugin's verifier raises."""
+  try:
+    return unmet(verifier, answer)
+  except (Exception, SystemExit) as error:
     return f"{type(error).__name__}: {error}"
-  return verdict.unscored_reason if isinstance(verdict, Verdict) else None

@@ -3,7 +3,7 @@
 A reward returns its components by name, `{"correct": 1.0, "short": (0.4, 0.1)}`: a value, or a
 value and its weight (1 if left out). A row's reward is the weighted sum over the components of all
 rewards that `reward.name` lists. A row counts as correct by the component `correct`, or by the
-task's verdict if `task` is listed; without both, if the sum is positive.
+task's verdict if `task` is listed; without both there is no accuracy, only the mean reward.
 
 A reward that gives no value leaves its row unscored, or is 0 if the text is at fault
 (tasks/reward_faults.py).
@@ -264,8 +264,7 @@ def total(verdicts: tuple[Reward, ...]) -> Reward:
   components = [pair for v in verdicts for pair in v.components or ((TASK, v.value),)]
   rungs = [v.rung for v in verdicts if v.rung is not None]
   rung = UNREADABLE if UNREADABLE in rungs else next(iter(rungs), None)
-  return Reward(value, bool(correct_flags[0] if correct_flags else value > 0), None,
-                tuple(components), rung)
+  return Reward(value, next(iter(correct_flags), None), None, tuple(components), rung)
 
 
 def refuse_if_all_failed(task: Task, given: list[Reward]) -> None:

@@ -12,11 +12,13 @@ import functools
 import logging
 
 import jax
+from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm.config import Config, ConfigError
 from jaxrl_llm.fields import AUTO, options
+from jaxrl_llm.models import CheckpointError, hf
 from jaxrl_llm.tasks import make_task
-from jaxrl_llm.wiring.checkpoint_shapes import tokenizer_of
+from jaxrl_llm.tasks.tokenizer import load_tokenizer
 
 # Learning rates of a checkpoint by parameters.train: what `auto` is, and what is no longer usual.
 # At 3e-4 for all parameters, one update left SmolLM2-135M-Instruct without a word; 1e-5 taught it.
@@ -63,7 +65,7 @@ def chosen(cfg: Config, platform: str = "") -> Config:
 
 def _of_prompts(cfg: Config, keys: list[str]) -> Config:
   """Returns the config with the prompts' style and length."""
-  tokenizer = tokenizer_of(cfg.pretrained) if cfg.pretrained else None
+  tokenizer = _tokenizer_of(cfg.pretrained) if cfg.pretrained else None
   if "task.prompt.style" in keys:
     style = "chat" if getattr(tokenizer, "chat_template", None) else "plain"
     cfg = _with(cfg, {"task.prompt.style": style})
@@ -71,6 +73,18 @@ def _of_prompts(cfg: Config, keys: list[str]) -> Config:
     tiles = -(-_longest_prompt(cfg, tokenizer) // PROMPT_TILE)
     cfg = _with(cfg, {"rollout.max_prompt_tokens": min(tiles * PROMPT_TILE, LONGEST)})
   return cfg
+
+
+def _tokenizer_of(pretrained: str) -> PreTrainedTokenizerBase:
+  """Returns the tokenizer of a checkpoint.
+
+  Raises:
+    ConfigError: the checkpoint or its tokenizer cannot be read.
+  """
+  try:
+    return load_tokenizer(hf.base_directory(pretrained))
+  except (CheckpointError, OSError) as error:
+    raise ConfigError(f"pretrained = {pretrained!r}: {error}") from error
 
 
 def _longest_prompt(cfg: Config, tokenizer) -> int:

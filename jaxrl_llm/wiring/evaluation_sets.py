@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import zlib
+from collections.abc import Sequence
 
 import jax
 
@@ -97,6 +98,17 @@ def make_sets(cfg: Config, task: Task, needed: bool = True) -> list[EvaluationSe
   return sets
 
 
+def leave_out(task: Task, sets: Sequence[EvaluationSet]) -> None:
+  """Leaves what further sets ask out of the training, where a task lists its problems.
+
+  Raises:
+    ConfigError: nothing else is left.
+  """
+  for heldout_set in sets if hasattr(task, "leave_out") else []:
+    if heldout_set.name:
+      task.leave_out(heldout_set.problems, f"evaluation.sets.{heldout_set.name}")
+
+
 def _make_set(name: str, section: EvaluationSetConfig, run: EvaluationSet) -> EvaluationSet:
   """Returns a set's problems and task; messages of the task get the set's keys.
 
@@ -113,6 +125,8 @@ def _make_set(name: str, section: EvaluationSetConfig, run: EvaluationSet) -> Ev
   try:
     task = make_task(of_task, run.seed, 1, tokenizer=run.task.tokenizer, limits=run.rollout)
     problems = task.heldout(section.problems)
+    if task.unmet is not None:
+      raise task.unmet
   except ConfigError as error:
     raise ConfigError(_with_set_keys(str(error), key, section)) from error
   return EvaluationSet(name, task, problems, of_task, run.rollout, run.seed, section.samples,

@@ -17,11 +17,11 @@ from jaxrl_llm.training.columns import BASE
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.packing import Packer, Packing, make_packer
 from jaxrl_llm.training.score import Scores
+from jaxrl_llm.training.teachers import Teachers
 from jaxrl_llm.training.train_step import make_train_step
 from jaxrl_llm.training.transforms import PhaseParts, Phases, make_phases
 from jaxrl_llm.types import Params, Rollout, TrainBatch, TrainState
 from jaxrl_llm.wiring.scoring import Scoring, make_scoring
-from jaxrl_llm.wiring.teachers import Teachers
 
 
 class Start(NamedTuple):

@@ -20,13 +20,9 @@ from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective import correction as correction_rules
 from jaxrl_llm.objective.plugin_checks import check_objective
 from jaxrl_llm.registry import COLUMNS, LOSS_TERMS
-from jaxrl_llm.rollouts import numerics, server
+from jaxrl_llm.rollouts import backends, numerics, server
 from jaxrl_llm.training import optimizers, transforms
-from jaxrl_llm.wiring import (
-  automatic,
-  backends,
-  evaluation_sets,
-)
+from jaxrl_llm.wiring import automatic, evaluation_sets
 
 logger = logging.getLogger(__name__)
 

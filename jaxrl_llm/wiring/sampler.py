@@ -17,7 +17,7 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import ENVIRONMENTS, TOOLS
-from jaxrl_llm.rollouts import engine_sampler, hand_over, numerics
+from jaxrl_llm.rollouts import backends, engine_sampler, hand_over, numerics
 from jaxrl_llm.rollouts.environment import (
   OF_TOOL,
   Environment,
@@ -29,7 +29,6 @@ from jaxrl_llm.rollouts.environment import (
 from jaxrl_llm.rollouts.sample_functions import HeldoutFn, InFlightFn, PrepareFn, Problems, SampleFn
 from jaxrl_llm.rollouts.tools import OF_TASK
 from jaxrl_llm.types import Sampling, Task
-from jaxrl_llm.wiring import backends
 
 logger = logging.getLogger(__name__)
 __all__ = ["HeldoutFn", "PrepareFn", "Problems", "SampleFn", "Sampler", "make_run_environment",

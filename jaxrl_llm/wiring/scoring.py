@@ -34,9 +34,9 @@ from jaxrl_llm.training.columns import (
 from jaxrl_llm.training.meter import meter
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.score import Scores, score
+from jaxrl_llm.training.teachers import ByRow, Teachers, column_by_row
 from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
 from jaxrl_llm.wiring.sampler import sampling_of
-from jaxrl_llm.wiring.teachers import ByRow, Teachers
 
 RECOMPUTED, BEHAVIOR, DETACHED = "recomputed", "behavior", "detached"
 INTERPOLATED = "interpolated"
@@ -183,33 +183,7 @@ def _column_pass(entry: ColumnEntry, parts: ColumnParts, teachers: list[Model],
                  for teacher in (teachers if TEACHER in entry.reads else teachers[:1]))
   if len(passes) == 1:
     return passes[0]
-  return functools.partial(_by_row, passes, entry.reads.index(TEACHER))
-
-
-def _by_row(passes: tuple[ColumnFn, ...], place: int, *arguments, **packed) -> jax.Array:
-  """Returns the column of rows with different teachers: each teacher scores the batch, one after
-  the other, and a row keeps what its own found.
-
-  Args:
-    place: of the `ByRow` among the arguments.
-  """
-  teachers: ByRow = arguments[place]
-  column = None
-  for index, (run, params) in enumerate(zip(passes, teachers.params, strict=True)):
-    if params is not None:
-      values = run(*arguments[:place], params, *arguments[place + 1:], **packed)
-      column = values if column is None else _with_teacher(
-          teachers.teacher_index, index, values, column)
-  assert column is not None, "a row has a teacher"
-  return column
-
-
-@jax.jit
-def _with_teacher(teacher_index: jax.Array, index: int, values: jax.Array,
-                  fallback: jax.Array) -> jax.Array:
-  """Returns `values` in the rows of the teacher of this index, `fallback` elsewhere; both [B, L].
-  """
-  return jnp.where((teacher_index == index)[:, None], values, fallback)
+  return functools.partial(column_by_row, passes, entry.reads.index(TEACHER))
 
 
 def abstract_scores(scoring: Scoring, params, rollout: Rollout, **options) -> Scores:

@@ -6,18 +6,29 @@ import dataclasses
 import logging
 from typing import NamedTuple
 
+from jax.sharding import Mesh
+from transformers import PreTrainedTokenizerBase
+
 from jaxrl_llm import parallel
-from jaxrl_llm.config import Config, ModelConfig, ParametersConfig, load_plugins
+from jaxrl_llm.config import (
+  Config,
+  ConfigError,
+  ModelConfig,
+  ParametersConfig,
+  TeacherConfig,
+  check_model,
+  load_plugins,
+)
 from jaxrl_llm.fields import Problems
-from jaxrl_llm.models import Model, hf, row_attention, trainable
+from jaxrl_llm.models import CheckpointError, Model, hf, row_attention, trainable
 from jaxrl_llm.parallel import divisions
+from jaxrl_llm.tasks.tokenizer import load_tokenizer
+from jaxrl_llm.training.teachers import Teacher, Teachers
 from jaxrl_llm.types import Task
-from jaxrl_llm.wiring.checkpoint_shapes import shapes_of
 from jaxrl_llm.wiring.learner import Learner, make_learner
 from jaxrl_llm.wiring.resolve import resolve, warn_of_fast_rate, warn_of_off_policy_data
 from jaxrl_llm.wiring.sampler import Sampler, make_sampler
 from jaxrl_llm.wiring.task import TaskSections, check_rewards, checked_task
-from jaxrl_llm.wiring.teachers import make_teachers
 
 logger = logging.getLogger(__name__)
 __all__ = ["Built", "build", "build_learner", "load_plugins", "resolve",
@@ -117,3 +128,100 @@ def log_sampling(pretrained: str, ours: dict[str, float]) -> None:
   if differing:
     logger.warning("generation_config.json of %s names other sampling defaults: %s", pretrained,
                    ", ".join(differing))
+
+
+def shapes_of(pretrained: str, ours: ModelConfig,
+              row_length: int) -> tuple[ModelConfig, PreTrainedTokenizerBase | None]:
+  """Returns the model shapes of a checkpoint, executed as `ours` says, and its tokenizer.
+
+  Args:
+    pretrained: the checkpoint; empty: `ours` and None are returned.
+    row_length: tokens of a row, which the checkpoint may not be made for.
+
+  Raises:
+    ConfigError: the checkpoint cannot be read.
+  """
+  if not pretrained:
+    return ours, None
+  try:
+    directory = hf.base_directory(pretrained)
+    limit = hf.position_limit(directory)
+    shapes = hf.read_config(directory)
+  except (CheckpointError, OSError) as error:
+    raise ConfigError(f"pretrained = {pretrained!r}: {error}") from error
+  model = dataclasses.replace(shapes, value_head=ours.value_head, mtp=ours.mtp,
+                              scan_layers=ours.scan_layers, remat=ours.remat,
+                              attention=ours.attention, compute_dtype=ours.compute_dtype)
+  try:
+    check_model(model)
+  except ConfigError as error:
+    raise ConfigError(f"pretrained = {pretrained!r}, config.json: {error}") from error
+  _log_replaced(ours, model)
+  if limit is not None and row_length > limit:
+    logger.warning(
+        "rollout.max_prompt_tokens + rollout.max_new_tokens = %d: the checkpoint in `pretrained` "
+        "is made for %d positions. Fix: shorter rows, or rope_scaling in its config.json.",
+        row_length, limit)
+  return model, load_tokenizer(directory)
+
+
+def _log_replaced(ours: ModelConfig, checkpoint_shapes: ModelConfig) -> None:
+  """Says which shapes of the config gave way to the checkpoint's."""
+  shapes = [(field.name, field.default, getattr(ours, field.name),
+             getattr(checkpoint_shapes, field.name)) for field in dataclasses.fields(ModelConfig)]
+  replaced = [f"model.{name} = {mine!r} (there {its!r})" for name, default, mine, its in shapes
+              if mine not in (its, default)]
+  if replaced:
+    logger.warning("the checkpoint in `pretrained` has its own shapes, which are used, not %s",
+                   ", ".join(replaced))
+
+
+def make_teachers(cfg: TeacherConfig, policy: ModelConfig, group_size: int,
+                  tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Teachers | None:
+  """Returns the teachers of a run; None without a checkpoint. Their weights are not read yet.
+
+  Args:
+    policy: how its network is computed: attention, scanned layers, dtype.
+    tokenizer: of the policy, whose tokens each teacher must have, too.
+
+  Raises:
+    ConfigError: a checkpoint cannot be read, or its tokenizer is another one.
+  """
+  by_name = {name: _make_teacher(pretrained, policy, tokenizer, mesh)
+             for name, pretrained in cfg.by_name.items()}
+  return Teachers(by_name, group_size, mesh) if by_name else None
+
+
+def _make_teacher(pretrained: str, policy: ModelConfig, tokenizer: PreTrainedTokenizerBase,
+                  mesh: Mesh) -> Teacher:
+  try:
+    directory = hf.base_directory(pretrained)
+    shapes = hf.read_config(directory)
+  except (CheckpointError, OSError) as error:
+    raise ConfigError(f"teacher.pretrained = {pretrained!r}: {error}") from error
+  vocabulary = tokenizer.get_vocab()
+  _check_tokens(pretrained, vocabulary, load_tokenizer(directory).get_vocab())
+  _check_head(pretrained, max(vocabulary.values()) + 1, shapes.vocab_size)
+  model = dataclasses.replace(shapes, scan_layers=policy.scan_layers, attention=policy.attention,
+                              compute_dtype=policy.compute_dtype)
+  return Teacher(pretrained, Model(model, parallel.Layout(mesh)), mesh)
+
+
+def _check_tokens(pretrained: str, policy: dict[str, int], teacher: dict[str, int]) -> None:
+  """Refuses a teacher for which an id of the policy is another token, or none."""
+  differing = sorted(token for token in policy if teacher.get(token) != policy[token])
+  if differing:
+    token = differing[0]
+    teacher_id = teacher.get(token, "no id")
+    raise ConfigError(
+        f"teacher.pretrained = {pretrained!r}: its tokenizer is not the policy's: of "
+        f"{len(policy)} tokens {len(differing)} differ, {token!r} is {policy[token]} for the "
+        f"policy and {teacher_id} for the teacher. Fix: a teacher with the policy's tokenizer.")
+
+
+def _check_head(pretrained: str, ids: int, vocab_size: int) -> None:
+  """Refuses a teacher whose network has fewer ids than the tokenizer; more are padding."""
+  if vocab_size < ids:
+    raise ConfigError(
+        f"teacher.pretrained = {pretrained!r}: its network has vocab_size {vocab_size}, and the "
+        f"tokenizer {ids} ids. Fix: a teacher with the policy's vocabulary.")

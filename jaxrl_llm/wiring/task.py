@@ -16,10 +16,11 @@ from jaxrl_llm.config import (
   WarmStartConfig,
 )
 from jaxrl_llm.fields import Problems
+from jaxrl_llm.registry import REWARDS
 from jaxrl_llm.rollouts.environment import OF_TOOL
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.demonstrations import demonstrating
-from jaxrl_llm.tasks.rewards import RewardedTask, rewarded
+from jaxrl_llm.tasks.rewards import TASK, RewardedTask, rewarded
 from jaxrl_llm.tasks.task_base import check_task, lacking_methods
 from jaxrl_llm.types import Task
 from jaxrl_llm.wiring.sampler import tool_of
@@ -67,6 +68,9 @@ def checked_task(s: TaskSections, tokenizer, problems: Problems, *,
   except ConfigError as error:
     problems.add(error)
     return None
+  unmet = getattr(task, "unmet", None)
+  if unmet is not None and TASK in REWARDS.parts(s.reward.name):
+    problems.add(unmet)
   with problems:
     # With other problems the sizes are unchecked, and a batch may be too large to list.
     check_task(s.task, task, s.rollout.prompts if training and not problems.errors else 0)

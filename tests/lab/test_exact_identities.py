@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.tables_lib.exact import studies
+from experiments.tables_lib.exact.moments import single_sequence
 from jaxrl_llm.config import AggregationConfig, EstimatorConfig
 from jaxrl_llm.lab.exact import exact, exact_gradient
 from jaxrl_llm.objective import estimators
@@ -38,7 +39,7 @@ def mean_gradient(case):
     key = estimator, aggregation
     if key not in functions:
       functions[key] = exact_gradient.row_function(*key)
-    return exact_gradient.single_sequence(case, functions[key], advantages).mean
+    return single_sequence(case, functions[key], advantages).mean
 
   return mean
 

@@ -10,10 +10,11 @@ from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.models.trainable import split
 from jaxrl_llm.objective.row_stats import row_stats
 from jaxrl_llm.registry import BACKENDS
+from jaxrl_llm.rollouts import backends
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.types import STOP_TOKEN, Rollout
-from jaxrl_llm.wiring import backends, setup
+from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import make_loop
 from jaxrl_llm.wiring.warm_start import Start
 

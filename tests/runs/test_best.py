@@ -5,10 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import Config, ConfigError, from_dict
+from jaxrl_llm.config import CheckpointConfig, Config, ConfigError, from_dict
 from jaxrl_llm.runs.best import Best
+from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import BEST, iterations, restore_part
+from jaxrl_llm.types import Reward
 from jaxrl_llm.wiring import saved, setup
 
 
@@ -123,6 +125,39 @@ def test_a_metric_that_no_evaluation_logs_is_refused(tmp_path):
   assert setup.resolve(from_dict(sampled)).checkpoint.best == "eval/pass@4"
   with pytest.raises(ConfigError, match=r"evaluation\.patience = 2.*checkpoint\.best"):
     setup.resolve(config("none", patience=2))
+
+
+def dense(value: float) -> dict[str, float]:
+  """An evaluation of a reward that does not say what is correct."""
+  completions = [Reward(value, None), Reward(value / 2, None)]
+  verdicts = Verdicts(np.array([value, value / 2]), np.ones(2, bool), np.ones(2, bool), [],
+                      completions)
+  assert not verdicts.graded
+  return {"eval/reward": float(verdicts.rewards.mean())}
+
+
+def test_without_accuracies_the_mean_reward_is_the_best(tmp_path, monkeypatch):
+  """Also if nothing was scored at the start, where 0 is the accuracy, above all such rewards."""
+  monkeypatch.setattr(checkpoints, "save_params", folder_only)
+  history = [{"eval/accuracy": 0.0, "eval/unscored": 1.0}, dense(-3.0), dense(-1.0), dense(-2.0)]
+  for begin, name in ((0, "eval/accuracy"), (1, "eval/accuracy"), (1, "eval/avg@4")):
+    best = Best(CheckpointConfig(best=name), 1, tmp_path / f"{begin}{name[-2:]}")
+    for iteration, metrics in enumerate(history[begin:], begin):
+      assert not best.stop
+      best.update(iteration, metrics, {})
+    assert best.iteration == 2 and best.stop
+    again = Best(CheckpointConfig(best=name), 1, tmp_path / "again")
+    again.resume([{"iteration": i, **line} for i, line in enumerate(history)][begin:], 3)
+    assert again.iteration == 2 and again.stop
+
+
+def test_positive_rewards_as_accuracies_would_keep_the_first(tmp_path, monkeypatch):
+  """What the test above rejects."""
+  monkeypatch.setattr(checkpoints, "save_params", folder_only)
+  best = Best(CheckpointConfig(), 1, tmp_path)
+  for iteration, value in enumerate((0.1, 0.9)):
+    best.update(iteration, dense(value) | {"eval/accuracy": float(value > 0)}, {})
+  assert best.iteration == 0 and best.stop
 
 
 def test_best_is_chosen_by_name(tmp_path):

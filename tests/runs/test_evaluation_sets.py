@@ -14,8 +14,11 @@ import tiny
 from experiments.tables_lib.benchmark import benchmark
 from experiments.tables_lib.benchmark.loading import described
 from jaxrl_llm import parallel
-from jaxrl_llm.config import ConfigError, WriterConfig, from_dict
+from jaxrl_llm.config import ConfigError, WriterConfig, base_config, from_dict
 from jaxrl_llm.runs import evaluate, trainer
+from jaxrl_llm.tasks import make_task
+from jaxrl_llm.tasks.demonstrations import demonstrating
+from jaxrl_llm.tasks.rewards import rewarded
 from jaxrl_llm.wiring import evaluation_sets, setup
 
 sys.path.append(str(Path(__file__).parent))
@@ -234,3 +237,31 @@ def test_a_benchmark_is_evaluated_without_a_training_file(built, paths, tmp_path
   other = benchmark.read_samples(tmp_path / "out/other/samples.jsonl")
   assert len(other) == 7 and all(len(line["samples"]) == 1 for line in other.values())
   assert "avg@1" in done.stdout and "avg@2" in done.stdout
+
+
+def test_what_a_set_asks_is_neither_trained_on_nor_imitated(tmp_path, caplog):
+  rows = [{"problem": f"{n}+{n % 3}=", "answer": str(n + n % 3)} for n in range(9)]
+  for name, count in (("data", 9), ("shown", 9), ("bench", 4)):
+    lines = [row | {"completion": row["answer"]} for row in rows[:count]]
+    content = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / f"{name}.jsonl").write_text(content)
+  files = {name: str(tmp_path / f"{name}.jsonl") for name in ("data", "shown", "bench")}
+  made = base_config()
+  made.rollout.update(max_prompt_tokens=8, max_new_tokens=8)
+  made.task.update(name="dataset", heldout_problems=1)
+  made.task.data.update(path=files["data"], verifier="numeric")
+  made.warm_start.update(steps=1, path=files["shown"])
+  made.evaluation.sets.update(bench={"path": files["bench"], "verifier": "numeric", "problems": 3})
+  cfg = setup.resolve(from_dict(made))
+  task = rewarded(make_task(cfg.task, 0, 2), cfg.reward)
+  shown = demonstrating(cfg.warm_start, cfg.task, cfg.rollout, 0, None)
+  sets = evaluation_sets.make_sets(cfg, task)
+  texts = [row["problem"] for row in rows]
+  assert [p.prompt for p in task.training_problems] == texts[:-1], "what is rejected: no comparison"
+  for each in (task, shown):
+    evaluation_sets.leave_out(each, sets)
+    assert [p.prompt for p in each.training_problems] == texts[3:-1], "the first 3 are asked"
+    assert {p.prompt for p in each.batch(0) + each.batch(1)} <= set(texts[3:-1])
+  lines = [r.getMessage() for r in caplog.records if "evaluation.sets.bench" in r.getMessage()]
+  assert ["3 of 8 problems" in line for line in lines] == [True, True]
+  assert lines[1].startswith("warm_start.path = ")

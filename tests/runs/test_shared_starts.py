@@ -12,8 +12,8 @@ import pytest
 import tiny
 
 from jaxrl_llm.config import from_dict
-from jaxrl_llm.store import cache, checksums
-from jaxrl_llm.wiring import setup, shared_starts
+from jaxrl_llm.store import cache, checksums, shared_starts
+from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring import warm_start as warm_start_lib
 
 
@@ -67,11 +67,11 @@ def mistakes(entry_of) -> list[str]:
 
 def without_the_seed(cfg, learner):
   """Wrong: runs of all seeds would start from the same parameters."""
-  return shared_starts.entry_of(dataclasses.replace(cfg, seed=0), learner)
+  return warm_start_lib.shared_entry(dataclasses.replace(cfg, seed=0), learner)
 
 
 def test_the_name_holds_what_is_read_and_nothing_else(shared):
-  assert mistakes(shared_starts.entry_of) == []
+  assert mistakes(warm_start_lib.shared_entry) == []
   assert mistakes(without_the_seed) == ["seed"]
 
 
@@ -79,13 +79,13 @@ def test_files_sources_and_devices_count(monkeypatch, shared, tmp_path):
   file = tmp_path / "rows.jsonl"
   file.write_text('{"problem": "1", "completion": "1"}\n')
   cfg, learner = learner_for(warm_start={"path": str(file)})
-  entries = {shared_starts.entry_of(cfg, learner)}
+  entries = {warm_start_lib.shared_entry(cfg, learner)}
   file.write_text('{"problem": "1", "completion": "2"}\n')
-  entries.add(shared_starts.entry_of(cfg, learner))
-  monkeypatch.setattr(shared_starts, "usable_cores", lambda: 99)  # rounding differs with threads
-  entries.add(shared_starts.entry_of(cfg, learner))
-  monkeypatch.setattr(shared_starts, "PACKAGE", shared_starts.PACKAGE / "runs")
-  entries.add(shared_starts.entry_of(cfg, learner))
+  entries.add(warm_start_lib.shared_entry(cfg, learner))
+  monkeypatch.setattr(warm_start_lib, "usable_cores", lambda: 99)  # rounding differs with threads
+  entries.add(warm_start_lib.shared_entry(cfg, learner))
+  monkeypatch.setattr(warm_start_lib, "PACKAGE", warm_start_lib.PACKAGE / "runs")
+  entries.add(warm_start_lib.shared_entry(cfg, learner))
   assert len(entries) == 4 and None not in entries
 
 
@@ -94,9 +94,9 @@ def test_what_may_change_unseen_is_not_shared(monkeypatch, shared):
   for change in ({"plugins": ("mine.py",)},
                  {"warm_start": dataclasses.replace(cfg.warm_start, path="owner/set")},
                  {"warm_start": dataclasses.replace(cfg.warm_start, steps=0)}):
-    assert shared_starts.entry_of(dataclasses.replace(cfg, **change), learner) is None
+    assert warm_start_lib.shared_entry(dataclasses.replace(cfg, **change), learner) is None
   monkeypatch.setenv(cache.VARIABLE, "")
-  assert shared_starts.entry_of(cfg, learner) is None
+  assert warm_start_lib.shared_entry(cfg, learner) is None
 
 
 @pytest.mark.slow
@@ -104,11 +104,11 @@ def test_the_warm_start_reads_no_section_outside_of_its_name(tmp_path):
   cfg, learner = learner_for(warm_start={"steps": 1})
   with config_reads.recorded() as read:
     warm_start_lib.warm_start(cfg, learner, None, tmp_path)
-  named = {*shared_starts.SECTIONS, "optimizer", "model", "mesh"}
+  named = {*warm_start_lib.SECTIONS, "optimizer", "model", "mesh"}
   outside = {key for key in read if "." in key and key.split(".")[0] not in named}
   # Supervised steps make the first two for themselves.
   assert outside <= {"aggregation.name", "updates.micro_batches", *(
-      f"rollout.{name}" for name in shared_starts.LENGTHS)}
+      f"rollout.{name}" for name in warm_start_lib.LENGTHS)}
 
 
 @pytest.mark.slow

@@ -113,3 +113,17 @@ def test_texts_without_an_end_come_after_all_others():
 def test_a_source_that_fails_is_named():
   with pytest.raises(ConfigError, match="ModuleNotFoundError: No module named 'absent'"):
     IsolatedCalls("import absent", **LIMITS)
+
+
+def test_a_call_may_import_more_from_an_environment_below_tmp(tmp_path, monkeypatch):
+  folder = tmp_path / "site-packages"
+  folder.mkdir()
+  (folder / "imported_late.py").write_text("VALUE = 7.0")
+  assert folder.resolve().is_relative_to("/tmp")
+  monkeypatch.syspath_prepend(str(folder))
+  source = "def target(text):\n  import imported_late\n  return imported_late.VALUE"
+  calls = IsolatedCalls(source, workers=1, **LIMITS)
+  try:
+    assert [calls.run([("a",)])[0] for _ in range(2)] == [7.0, 7.0]  # two programs
+  finally:
+    calls.close()

@@ -14,8 +14,11 @@ from jaxrl_llm.tasks.mappings import Fields
 def make(path, **data):
   prompt = data.pop("prompt", PromptConfig())
   data = {"verifier": "numeric", "path": str(path)} | data
-  return make_task(TaskConfig("dataset", heldout_problems=0, prompt=prompt,
+  task = make_task(TaskConfig("dataset", heldout_problems=0, prompt=prompt,
                               data=DataConfig(**data)), 0, 1)
+  if task.unmet is not None:  # as the start of a run does
+    raise task.unmet
+  return task
 
 
 def problems(task):

@@ -5,6 +5,7 @@ import dataclasses
 import gzip
 import json
 import logging
+import unicodedata
 from unittest import mock
 
 import pytest
@@ -19,7 +20,7 @@ from jaxrl_llm.config import (
   to_dict,
 )
 from jaxrl_llm.grading import verifiers
-from jaxrl_llm.tasks import make_task
+from jaxrl_llm.tasks import dataset, make_task
 from jaxrl_llm.types import Reward
 
 ROWS = [{
@@ -42,8 +43,11 @@ def make(source, *, seed=0, batch_size=4, limit=None, heldout=2, prompt=PromptCo
           "verifier": "numeric",
           "path": str(source)
       } | data)))
-  return make_task(cfg, seed, batch_size,
+  task = make_task(cfg, seed, batch_size,
                    limits=None if limit is None else RolloutConfig(max_prompt_tokens=limit))
+  if task.unmet is not None:  # as the start of a run does
+    raise task.unmet
+  return task
 
 
 @pytest.fixture
@@ -154,10 +158,9 @@ def test_a_benchmark_needs_no_training_file(file):
 
 def test_long_prompts_are_dropped_counted_and_logged(tmp_path, caplog):
   rows = [{"problem": "x" * n, "answer": 1} for n in (3, 9, 4, 8, 5, 6)]
-  with caplog.at_level(logging.INFO, "jaxrl_llm.tasks"):
-    task = make(write(tmp_path / "x.jsonl", rows), limit=6, heldout=1)
+  task = make(write(tmp_path / "x.jsonl", rows), limit=6, heldout=1)
   assert task.counts["too_long"] == 2 and task.counts["kept"] == 3 and task.longest_prompt() == 6
-  assert "2 prompts above rollout.max_prompt_tokens = 6 dropped (longest: 9)" in caplog.text
+  assert "2 of 6 prompts are longer than rollout.max_prompt_tokens = 6" in caplog.text
   assert max(len(task.render(p)) for i in range(6) for p in task.batch(i)) <= 6
 
 
@@ -425,6 +428,30 @@ def test_each_file_has_its_own_verifier(tmp_path):
 def test_lists_that_do_not_fit_the_files_are_refused(tmp_path, data, message):
   with pytest.raises(ConfigError, match=message):
     two_files(tmp_path, **data)
+
+
+ASKED = "Marie's café sells 3 cakes for $4 each.\nHow much?"
+TWINS = (ASKED + " \n", ASKED.replace("\n", "\r\n"), ASKED.replace("3 c", "3  c"),
+         unicodedata.normalize("NFD", ASKED), ASKED.replace("3 c", "3\u00a0c"),
+         ASKED.replace("$4", "＄４"), "\t" + ASKED.replace("\n", "\n\n"))
+
+
+def trained_on_twins(folder) -> list[str]:
+  train = write(folder / "train.jsonl", [{"problem": text, "answer": "12"} for text in (
+      *TWINS, ASKED.replace("café", "cafe"), ASKED.replace("4", "5"))])
+  held = write(folder / "held.jsonl", [{"problem": ASKED, "answer": "12"}])
+  return [p.prompt for p in make(train, heldout=1, heldout_path=held).training_problems]
+
+
+def test_one_problem_in_two_spellings_is_not_trained_on_and_counted_in_a_line(
+    tmp_path, caplog, monkeypatch):
+  kept = trained_on_twins(tmp_path)
+  assert kept == [ASKED.replace("café", "cafe"), ASKED.replace("4", "5")]
+  (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+  assert "7 of 9 problems ask what is asked in task.data.heldout_path" in line
+  # What the test rejects: texts as they are, but for white space at their ends.
+  monkeypatch.setattr(dataset, "asked_text", lambda problem: problem.prompt.strip())
+  assert len(trained_on_twins(tmp_path)) == 8
 
 
 def test_prompts_that_are_left_out_for_their_length_are_counted_in_a_line(tmp_path, caplog):

@@ -53,7 +53,7 @@ def test_components_are_weighed_and_added_up():
 
 
 @pytest.mark.parametrize("result, correct", [
-    (0.5, True), (-1, False), ({"correct": 0, "a": 9}, False), ({"correct": (1, -1.0)}, True),
+    (0.5, None), (-1, None), ({"correct": 0, "a": 9}, False), ({"correct": (1, -1.0)}, True),
 ])
 def test_what_counts_as_correct_without_the_task(result, correct):
   register.reward("own")(lambda problem, completion, cfg: result)

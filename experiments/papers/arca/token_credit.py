@@ -6,7 +6,7 @@ Other signals of a token than the adapter's residual can share it out in the sam
 import dataclasses
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from experiments.papers.arca import residual  # enters the column
 from jaxrl_llm import register
@@ -73,6 +73,32 @@ def token_weights(inputs: AdvantageInputs, cfg: Arca) -> Float[Array, "B L"]:
   return masked.masked(weights, inputs.mask)
 
 
+def row_gini(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Array, " B"]:
+  """Returns the Gini coefficient sum_{a,b} |w_a - w_b| / (2 n sum w) of each row's masked weights.
+
+  Args:
+    weights: at least 0.
+
+  Returns:
+    0 for equal weights, 1 - 1/n for a single one that is not 0, and 0 for a row without any.
+  """
+  ascending = jnp.sort(masked.masked(weights, mask), -1)  # excluded entries are 0 and come first
+  count = jnp.sum(mask, -1).astype(ascending.dtype)
+  rank = jnp.arange(1, weights.shape[-1] + 1) - (weights.shape[-1] - count)[:, None]
+  total = jnp.sum(ascending, -1)
+  return masked.safe_divide(jnp.sum((2 * rank - count[:, None] - 1) * ascending, -1), count * total)
+
+
+def row_share(weights: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Array, " B"]:
+  """Returns (sum w)^2 / (n sum w^2) of each row's masked weights: the share of tokens that count.
+
+  It is 1 for equal weights, 1/n for a single one that is not 0, and 0 for a row without any.
+  """
+  weights, count = masked.masked(weights, mask), jnp.sum(mask, -1)
+  squares = jnp.sum(jnp.square(weights), -1)
+  return masked.safe_divide(jnp.square(jnp.sum(weights, -1)), count * squares)
+
+
 def weight_metrics(inputs: AdvantageInputs, cfg: Arca) -> dict[str, Mean]:
   """Returns how unequal the weights of a row's tokens are, over the kept rows with a policy token.
 
@@ -83,7 +109,7 @@ def weight_metrics(inputs: AdvantageInputs, cfg: Arca) -> dict[str, Mean]:
   """
   weights = token_weights(inputs, cfg)
   rows = returns.keep_mask(inputs) & jnp.any(inputs.mask, -1)
-  gini, effective = masked.row_gini(weights, inputs.mask), masked.row_share(weights, inputs.mask)
+  gini, effective = row_gini(weights, inputs.mask), row_share(weights, inputs.mask)
   return {"credit/gini": masked.mean(gini, rows),
           "credit/effective_tokens": masked.mean(effective, rows)}
 

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from experiments.tables_lib.exact.moments import report, single_sequence
 from experiments.tables_lib.exact.studies import TableRow, standard_error
 from jaxrl_llm.config import EstimatorConfig
 from jaxrl_llm.lab.exact import exact, exact_gradient
@@ -82,6 +83,6 @@ def population_baselines(*, vocabulary: int, horizon: int, drift: float, group_s
   out = {}
   for name, baseline in baselines.items():
     advantages = np.where(tree.mask, rewards - baseline, 0)
-    moments = exact_gradient.single_sequence(case, coefficient, advantages)
-    out[name] = exact_gradient.report(moments, target).variance[0] / group_size
+    moments = single_sequence(case, coefficient, advantages)
+    out[name] = report(moments, target).variance[0] / group_size
   return out

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.tables_lib.exact import exact_group, monte_carlo
+from experiments.tables_lib.exact.moments import Report, report, single_sequence
 from jaxrl_llm.config import EstimatorConfig
 from jaxrl_llm.lab.exact import exact, exact_gradient
-from jaxrl_llm.lab.exact.exact_gradient import Report
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.registry import AGGREGATIONS
 
@@ -92,8 +92,8 @@ def single_study(study: str, methods: dict[str, EstimatorConfig], population: Po
   for method, estimator in methods.items():
     coefficient = exact_gradient.row_function(estimator)
     for horizon, (case, target) in cases.items():
-      moments = exact_gradient.single_sequence(case, coefficient, width=max(cases))
-      measured = _without_weight(exact_gradient.report(moments, target), estimator)
+      moments = single_sequence(case, coefficient, width=max(cases))
+      measured = _without_weight(report(moments, target), estimator)
       for index, drift in enumerate(drifts):
         rows.append(
             TableRow(study, "exact", method, "R - E[R]", "sequence_sum", drift, horizon, 1,
@@ -116,7 +116,7 @@ def group_study(study: str, cells, population: Population, *, drift: float, hori
   for method, estimator, advantage, aggregation, functions in _compiled(cells):
     moments = [exact_group.group_moments(exact.select(case, 0, i), groups, *functions)
                for i in range(instances)]
-    reports = [exact_gradient.report(*pair) for pair in zip(moments, targets, strict=True)]
+    reports = [report(*pair) for pair in zip(moments, targets, strict=True)]
     measured = _without_weight(_stack(reports), estimator)
     rows.append(
         TableRow(study, "exact", method, advantage.name, aggregation.name, drift, horizon,
@@ -168,8 +168,8 @@ def identity_study(*, vocabulary: int, horizon: int, drift: float, instances: in
   functions = {weight: exact_gradient.row_function(WEIGHTS[weight]) for weight, _, _ in pairings}
   rows = []
   for weight, advantage, target in pairings:
-    moments = exact_gradient.single_sequence(case, functions[weight], advantage)
-    bias = exact_gradient.report(moments, targets[target]).bias
+    moments = single_sequence(case, functions[weight], advantage)
+    bias = report(moments, targets[target]).bias
     rows.append((weight, "R - E[R]" if advantage is None else "Q^pi", target, float(bias.max())))
   return rows
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from experiments.tables_lib.exact import exact_group, monte_carlo, studies
+from experiments.tables_lib.exact.moments import report
 from jaxrl_llm.config import AdvantageConfig, AggregationConfig, EstimatorConfig
-from jaxrl_llm.lab.exact import exact, exact_gradient
+from jaxrl_llm.lab.exact import exact
 
 GROUP = 3
 
@@ -68,7 +69,7 @@ def test_leave_one_out_baseline_is_unbiased_and_the_group_mean_shrinks(case):
   for name in ("none", "rloo", "dr_grpo"):
     pair = functions("seq_is", name, "sequence_sum")
     moments = exact_group.group_moments(case, groups, *pair)
-    reports[name] = exact_gradient.report(moments, target)
+    reports[name] = report(moments, target)
   assert reports["none"].bias < 1e-6
   # Off-policy, the other rows' rewards are still independent of this row: rloo stays unbiased.
   assert reports["rloo"].bias < 1e-6
@@ -81,7 +82,7 @@ def test_sampling_agrees_with_enumeration(case):
   target = exact.policy_gradient(case.tree, case.target_logits, case.rewards)
   pair = functions()
   groups = exact_group.multisets(len(case.tree.tokens), GROUP)
-  truth = exact_gradient.report(exact_group.group_moments(case, groups, *pair), target)
+  truth = report(exact_group.group_moments(case, groups, *pair), target)
   estimate, error = monte_carlo.group_report(case, pair, target, group_size=GROUP,
                                              samples=20_000, seed=0)
 

@@ -83,16 +83,16 @@ def test_closed_forms_of_the_diagnostics(weights, gini, effective):
   mask = mask[None, ::-1]  # what is masked comes first, and is NaN
   row = np.full((1, 6), np.nan, np.float32)
   row[mask] = weights
-  np.testing.assert_allclose(masked.row_gini(jnp.asarray(row), jnp.asarray(mask))[0], gini,
+  np.testing.assert_allclose(token_credit.row_gini(jnp.asarray(row), jnp.asarray(mask))[0], gini,
                              atol=1e-6)
-  np.testing.assert_allclose(masked.row_share(jnp.asarray(row), jnp.asarray(mask))[0], effective,
-                             atol=1e-6)
+  np.testing.assert_allclose(token_credit.row_share(jnp.asarray(row), jnp.asarray(mask))[0],
+                             effective, atol=1e-6)
 
 
 def test_gini_is_that_of_all_pairs():
   weights = np.random.default_rng(1).exponential(size=(3, 7)).astype(np.float32)
   pairs = np.abs(weights[:, :, None] - weights[:, None]).sum((1, 2))
-  got = masked.row_gini(jnp.asarray(weights), jnp.ones(weights.shape, bool))
+  got = token_credit.row_gini(jnp.asarray(weights), jnp.ones(weights.shape, bool))
   np.testing.assert_allclose(got, pairs / (2 * 7 * weights.sum(1)), rtol=1e-5)
 
 

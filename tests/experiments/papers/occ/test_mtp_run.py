@@ -16,7 +16,7 @@ from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import Model
 from jaxrl_llm.runs import run_state, trainer
 from jaxrl_llm.types import CarryingState
-from jaxrl_llm.wiring import scoring, setup, shared_starts
+from jaxrl_llm.wiring import scoring, setup, warm_start
 
 
 def config(name="occ", iterations=4, **sections):
@@ -67,7 +67,7 @@ def test_losses_share_a_warm_start():
   made = {}
   for name in ("none", "mtp_ce", "occ"):
     cfg, _, learner = setup.build_learner(setup.resolve(config(name)), jax.devices()[:1])
-    made[name] = shared_starts._digest(cfg, learner)
+    made[name] = warm_start._digest(cfg, learner)
   assert made["mtp_ce"] == made["occ"] != made["none"]
 
 

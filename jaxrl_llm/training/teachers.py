@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -9,13 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
-from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import ConfigError, ModelConfig, TeacherConfig
-from jaxrl_llm.models import CheckpointError, Model, hf
+from jaxrl_llm.config import ConfigError
+from jaxrl_llm.models import Model, hf
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.tasks.tokenizer import load_tokenizer
 from jaxrl_llm.types import Params, Problem, Task
 
 
@@ -129,52 +128,28 @@ class Teachers:
         self.index(problem)
 
 
-def make_teachers(cfg: TeacherConfig, policy: ModelConfig, group_size: int,
-                  tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Teachers | None:
-  """Returns the teachers of a run; None without a checkpoint. Their weights are not read yet.
+def column_by_row(passes: tuple[Callable[..., jax.Array], ...], place: int, *arguments,
+                  **packed) -> jax.Array:
+  """Returns the column of rows with different teachers: each teacher scores the batch, one after
+  the other, and a row keeps what its own found.
 
   Args:
-    policy: how its network is computed: attention, scanned layers, dtype.
-    tokenizer: of the policy, whose tokens each teacher must have, too.
-
-  Raises:
-    ConfigError: a checkpoint cannot be read, or its tokenizer is another one.
+    place: of the `ByRow` among the arguments.
   """
-  by_name = {name: _make_teacher(pretrained, policy, tokenizer, mesh)
-             for name, pretrained in cfg.by_name.items()}
-  return Teachers(by_name, group_size, mesh) if by_name else None
+  teachers: ByRow = arguments[place]
+  column = None
+  for index, (run, params) in enumerate(zip(passes, teachers.params, strict=True)):
+    if params is not None:
+      values = run(*arguments[:place], params, *arguments[place + 1:], **packed)
+      column = values if column is None else _with_teacher(
+          teachers.teacher_index, index, values, column)
+  assert column is not None, "a row has a teacher"
+  return column
 
 
-def _make_teacher(pretrained: str, policy: ModelConfig, tokenizer: PreTrainedTokenizerBase,
-                  mesh: Mesh) -> Teacher:
-  try:
-    directory = hf.base_directory(pretrained)
-    shapes = hf.read_config(directory)
-  except (CheckpointError, OSError) as error:
-    raise ConfigError(f"teacher.pretrained = {pretrained!r}: {error}") from error
-  vocabulary = tokenizer.get_vocab()
-  _check_tokens(pretrained, vocabulary, load_tokenizer(directory).get_vocab())
-  _check_head(pretrained, max(vocabulary.values()) + 1, shapes.vocab_size)
-  model = dataclasses.replace(shapes, scan_layers=policy.scan_layers, attention=policy.attention,
-                              compute_dtype=policy.compute_dtype)
-  return Teacher(pretrained, Model(model, parallel.Layout(mesh)), mesh)
-
-
-def _check_tokens(pretrained: str, policy: dict[str, int], teacher: dict[str, int]) -> None:
-  """Refuses a teacher for which an id of the policy is another token, or none."""
-  differing = sorted(token for token in policy if teacher.get(token) != policy[token])
-  if differing:
-    token = differing[0]
-    teacher_id = teacher.get(token, "no id")
-    raise ConfigError(
-        f"teacher.pretrained = {pretrained!r}: its tokenizer is not the policy's: of "
-        f"{len(policy)} tokens {len(differing)} differ, {token!r} is {policy[token]} for the "
-        f"policy and {teacher_id} for the teacher. Fix: a teacher with the policy's tokenizer.")
-
-
-def _check_head(pretrained: str, ids: int, vocab_size: int) -> None:
-  """Refuses a teacher whose network has fewer ids than the tokenizer; more are padding."""
-  if vocab_size < ids:
-    raise ConfigError(
-        f"teacher.pretrained = {pretrained!r}: its network has vocab_size {vocab_size}, and the "
-        f"tokenizer {ids} ids. Fix: a teacher with the policy's vocabulary.")
+@jax.jit
+def _with_teacher(teacher_index: jax.Array, index: int, values: jax.Array,
+                  fallback: jax.Array) -> jax.Array:
+  """Returns `values` in the rows of the teacher of this index, `fallback` elsewhere; both [B, L].
+  """
+  return jnp.where((teacher_index == index)[:, None], values, fallback)

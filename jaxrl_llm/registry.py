@@ -65,15 +65,15 @@ class Table(Generic[E]):
     home: module that registers the package's own methods. It is imported when the table is first
       read, so that `config` need not import the methods.
     key: of the config, which names the method; None: `kind`.name.
+    late: whether a method's module is imported when its name is looked up, by `files`.
 
   Attributes:
     fallback: makes the entry of a name that nothing registered, or None; set by the home module.
-    files: name to the module that registers it, imported when the name is first looked up; set by
-      the home module, if it does not import all of its methods.
+    files: name to the module that registers it; set by the home module.
   """
 
-  def __init__(self, kind: str, home: str, key: str | None = None):
-    self.kind, self.key, self._home = kind, key or f"{kind}.name", home
+  def __init__(self, kind: str, home: str, key: str | None = None, late: bool = False):
+    self.kind, self.key, self._home, self.late = kind, key or f"{kind}.name", home, late
     self.fallback: Callable[[str], E | None] | None = None
     self.entries: dict[str, E] = {}
     self.files: dict[str, str] = {}
@@ -142,12 +142,6 @@ class Table(Generic[E]):
     importlib.import_module(self._home)
     if name not in self.entries and name in self.files:
       importlib.import_module(self.files[name])
-
-  @property
-  def late(self) -> bool:
-    """Returns whether methods are imported when they are looked up."""
-    importlib.import_module(self._home)
-    return bool(self.files)
 
   def names(self) -> list[str]:
     """Returns the names of all methods, sorted."""
@@ -313,8 +307,8 @@ class Choice:
 
 EMPTY_PLUGINS: list[str] = []  # files that were loaded as plugins and registered nothing
 
-ESTIMATORS: Table = Table("estimator", "jaxrl_llm.objective.estimators")
-ADVANTAGES: Table = Table("advantage", "jaxrl_llm.objective.advantages")
+ESTIMATORS: Table = Table("estimator", "jaxrl_llm.objective.estimators", late=True)
+ADVANTAGES: Table = Table("advantage", "jaxrl_llm.objective.advantages", late=True)
 AGGREGATIONS: Table = Table("aggregation", "jaxrl_llm.objective.aggregation")
 LOSS_TERMS: Combination = Combination("term", "jaxrl_llm.objective.terms")
 COLUMNS: Table = Table("column", "jaxrl_llm.training.columns", "needs")

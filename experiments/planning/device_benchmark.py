@@ -221,7 +221,7 @@ def decode_bytes(config: ModelConfig, weight_bytes: int, rows: int, filled: int,
     weight_bytes: of the sampler's copy. An embedding that is no head is not read in full.
     filled: columns of the cache before the first step; each step fills another one and reads it.
   """
-  per_column = model_flops.cache_bytes(config, rows, 1, kv_cache.dtype(config).itemsize)
+  per_column = rows * kv_cache.column_bytes(config)
   return steps * weight_bytes + per_column * sum(range(filled + 1, filled + steps + 1))
 
 

@@ -73,6 +73,21 @@ def following(rng):
   return f"Which number comes next: {shown}?", start + 4 * step
 
 
+def after(rng):
+  a = _number(rng, 10, 998)
+  return f"Which number comes right after {a}?", a + 1
+
+
+def before(rng):
+  a = _number(rng, 11, 999)
+  return f"Which number comes right before {a}?", a - 1
+
+
+def ten_more(rng):
+  a = _number(rng, 11, 980)
+  return f"Which number is 10 more than {a}?", a + 10
+
+
 def digits_reversed(rng):
   a = _number(rng, 1, 9) + 10 * _number(rng, 1, 9) + 100 * _number(rng, 1, 9)
   return f"Write the digits of {a} from right to left.", int(str(a)[::-1])
@@ -86,6 +101,11 @@ def digit_sum(rng):
 def last_digit(rng):
   a = _number(rng, 100, 9999)
   return f"What is the last digit of {a}?", a % 10
+
+
+def first_digit(rng):
+  a = _number(rng, 100, 9999)
+  return f"What is the first digit of {a}?", int(str(a)[0])
 
 
 def position(rng):
@@ -107,7 +127,8 @@ def left(rng):
 
 KINDS = {make.__name__: make for make in (
     total, sum_two_digits, difference, product, double, half, remainder, largest, smallest,
-    following, digits_reversed, digit_sum, last_digit, position, price, left)}
+    following, after, before, ten_more, digits_reversed, digit_sum, last_digit, first_digit,
+    position, price, left)}
 
 
 @dataclasses.dataclass(frozen=True)

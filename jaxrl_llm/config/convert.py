@@ -30,10 +30,8 @@ OTHERS = {
 
 
 def defaults(cls, imports: bool = True) -> dict[str, Any]:
-  """Returns a nested dict of a section's keys, with the numbers of all methods as None.
-
-  Args:
-    imports: False: without the numbers of methods whose files are imported when they are chosen.
+  """Returns a nested dict of a section's keys, with the numbers of all methods as None; `imports`
+  False: but for methods whose files are imported when they are chosen.
   """
   hints, out = typing.get_type_hints(cls), {}
   for name, field in options(cls).items():

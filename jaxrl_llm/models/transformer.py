@@ -122,7 +122,7 @@ class Transformer(nnx.Module):
     else:
       layers = (cache.keys, cache.values) + (() if cache.prefix is None else (cache.prefix,))
     if isinstance(cache, RowCache):
-      visible = live_attention.live_rows(cache.length, cache.keys[0].shape[2], constrain)
+      visible = live_attention.live_rows(cache.length, cache.keys[0], constrain)
     elif cache is not None:
       index, cache = cache.index, kv_cache.record(cache, positions, segments)
       not_later = cache.positions[:, None] <= positions[..., None]

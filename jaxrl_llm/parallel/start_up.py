@@ -65,7 +65,6 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
   if place is None or place.count == 1:
     return
   from jaxrl_llm.parallel.roll_call import RollCall
-
   roll_call = RollCall(_roll_call_address(place.coordinator), place.count, place.index,
                        functools.partial(_end_process, place.index))
   roll_call.begin(wait)

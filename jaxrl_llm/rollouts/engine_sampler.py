@@ -130,7 +130,6 @@ def _sampler(model: Model, rows: Rows, mesh: Mesh) -> SampleFn:
     return sample_without_metrics
 
   from jaxrl_llm.rollouts import engine, engines, sizes
-
   parts, of_each = _engine_parts(rows), r.engine_per_device and sizes.shards(mesh) > 1
 
   def sample(params, prompts, key, sampling, problems=None):
@@ -147,7 +146,6 @@ def in_flight_sampler(sampling: Mesh, mesh: Mesh, model: Model, rows: Rows) -> I
   host.
   """
   from jaxrl_llm.rollouts import engine
-
   if sampling is not mesh:
     model = dataclasses.replace(model, constrain=parallel.Layout(sampling))
   parts = _engine_parts(rows)
@@ -166,7 +164,6 @@ def in_flight_sampler(sampling: Mesh, mesh: Mesh, model: Model, rows: Rows) -> I
 def _engine_parts(rows: Rows) -> dict[str, Any]:
   """Returns sizes of the engine and settings of turns, by the names of `engine.run`."""
   from jaxrl_llm.rollouts.sizes import EngineConfig
-
   r, group = rows.cfg, rows.group_size
   # A group of one row has no prefix to share, so it may run on several devices.
   slots = -(-r.slots // processes.count())

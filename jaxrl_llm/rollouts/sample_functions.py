@@ -36,7 +36,10 @@ class InFlightFn(Protocol):
 
 
 class HeldoutFn(Protocol):
-  """Samples one row of each prompt; `problems` as in `SampleFn`."""
+  """Samples one completion per row; `problems` as in `SampleFn`.
+
+  Each `group_size` contiguous rows have one prompt, which is then computed once.
+  """
 
   def __call__(self, params: Params, prompts: PromptBatch, key: jax.Array, sampling: Sampling,
-               problems: Problems | None = None) -> Rollout: ...
+               problems: Problems | None = None, group_size: int = 1) -> Rollout: ...

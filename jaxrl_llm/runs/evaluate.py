@@ -95,7 +95,7 @@ def sampled_metrics(heldout: EvaluationSet, sampler: Sampler, params: Params, it
   key = heldout.key(jax.random.fold_in(iteration_key(heldout.seed, iteration), SAMPLES_KEY))
   heat = evaluation.temperature if heldout.temperature is None else heldout.temperature
   host = sample_rows(sampler, params, prompts, Draw(key, Sampling.of(heat)),
-                     piece=piece or heldout.rollout.rows, problems=repeated)
+                     piece=piece or heldout.rollout.rows, problems=repeated, group_size=samples)
   local = verify(heldout.task, sampler.environment, heldout.rollout, repeated, host)
   verdicts, _ = everywhere(local, row_facts(host))
   if not verdicts.graded:
@@ -125,32 +125,36 @@ def _mean(values: np.ndarray) -> float:
 
 
 def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, draw: Draw, *, piece: int,
-                problems: list[Problem] | None = None) -> Rollout:
-  """Samples one completion per prompt, in pieces of equal shape; the last one is padded.
+                problems: list[Problem] | None = None, group_size: int = 1) -> Rollout:
+  """Samples one completion per row, in pieces of equal shape; the last one is padded.
 
   Args:
     params: as the model reads them.
     prompts: B rows on the host, of this process. A row's noise depends on (key, row id) only, not
       on its piece.
     draw: key and sampling.
-    piece: rows of one call, rounded up to divide over the devices that hold rows.
+    piece: rows of one call, rounded up to whole groups that divide over the devices.
     problems: one per row, for an environment that reads them; None: unknown.
+    group_size: rows of each prompt, which are contiguous.
 
   Returns:
     The rows on the host, without padding; their group ids count from 0.
   """
   count = len(prompts.row_id)
   local_mesh = parallel.of_process(sampler.mesh)
-  size = parallel.padded(min(piece, count), parallel.of_whole_rows(local_mesh))
+  groups = -(-min(piece, count) // group_size)
+  size = group_size * parallel.padded(groups, parallel.of_whole_rows(local_mesh))
   of_rows = {}
   if sampler.environment and problems:
     of_rows = {"problems": by_row(prompts, problems)}
   pieces, params = [], sampler.prepare_heldout(params)
   for begin in range(0, count, size):
     index = np.minimum(np.arange(begin, begin + size), count - 1)
-    rows = _rows(prompts, index).replace(group_id=np.arange(size, dtype=np.int32))
+    rows = _rows(prompts, index).replace(
+        group_id=np.arange(size, dtype=np.int32) // group_size)
     rows = parallel.to_global(rows, local_mesh)
-    rollout = sampler.sample_heldout(params, rows, draw.key, draw.sampling, **of_rows)
+    rollout = sampler.sample_heldout(params, rows, draw.key, draw.sampling,
+                                     group_size=group_size, **of_rows)
     pieces.append(_rows(parallel.gather_host(rollout), slice(count - begin)))
   rollout_rows = jax.tree.map(lambda *x: np.concatenate(x), *pieces)
   return rollout_rows.replace(group_id=np.arange(count, dtype=np.int32))

@@ -79,9 +79,9 @@ class Progress:
     wait for the plots to be imported.
     """
     if self._written is None and self._before is not None:
-      self._refresh(0, self._start_params(), self._before)
+      self._refresh(0, None, self._before)
 
-  def _refresh(self, iteration: int, params: Params, evaluation: Evaluation) -> None:
+  def _refresh(self, iteration: int, params: Params | None, evaluation: Evaluation) -> None:
     now = time.perf_counter()
     with _warned_only():
       self._write(self._samples(iteration, params, evaluation))
@@ -134,10 +134,13 @@ class Progress:
     assert self._heldout is not None, "without problems, nothing asks for an evaluation"
     return evaluate.evaluate(self._heldout, self._loop.source.sampler, params)
 
-  def _samples(self, iteration: int, params: Params, evaluation: Evaluation) -> dict:
-    """Returns completions from before the training and of `evaluation`, made with `params`."""
+  def _samples(self, iteration: int, params: Params | None, evaluation: Evaluation) -> dict:
+    """Returns completions from before the training and of `evaluation`, made with `params`; None:
+    those of the start, which are then held once.
+    """
     assert self._heldout is not None, "without problems, there are no completions"
     start = self._start_params()
+    params = start if params is None else params
     if self._before is None:
       self._before = self._evaluate(start)
     tokenizer: PreTrainedTokenizerBase = self._heldout.task.tokenizer

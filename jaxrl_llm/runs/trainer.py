@@ -192,21 +192,16 @@ def _train(loop: Loop, run: RunState, reference: Params | None, start_iteration:
     Terminated: SIGTERM came, in any process; the iteration was saved.
   """
   records, iteration = RunRecords(loop, outputs), start_iteration
-  with _ahead(loop) as sampler_ahead:
+  sampler: contextlib.AbstractContextManager = contextlib.nullcontext()
+  if loop.schedule.overlap:
+    from jaxrl_llm.runs.overlap import Ahead
+    sampler = Ahead(loop.source)
+  with sampler as ahead:
     for iteration in records.iterations(start_iteration):
-      run = iterate(loop, run, reference, iteration, sampler_ahead, records).run
+      run = iterate(loop, run, reference, iteration, ahead, records).run
       if records.ended:
         break
   return run, iteration
-
-
-def _ahead(loop: Loop) -> contextlib.AbstractContextManager:
-  """Returns what samples the next batch during the updates; nothing does without overlap."""
-  if not loop.schedule.overlap:
-    return contextlib.nullcontext()
-  from jaxrl_llm.runs.overlap import Ahead
-
-  return Ahead(loop.source)
 
 
 def _restore_or_start(loop: Loop, start: Start, outputs: Outputs) -> tuple[RunState, int]:

@@ -82,7 +82,6 @@ def _examples(path: str) -> list[tuple[str, str]]:
   """
   from jaxrl_llm.tasks.readers import read_rows
   from jaxrl_llm.tasks.rows import RowError, check_text
-
   out = []
   for place, row in read_rows("task.prompt.examples", path, "train"):
     if isinstance(row, ConfigError):
@@ -131,7 +130,6 @@ def _chat(cfg: PromptConfig, tokenizer, examples: list[tuple[str, str]]) -> Prom
         "checkpoint (chat_template.jinja or chat_template in tokenizer_config.json), or "
         f"task.prompt.style=completion{_without(cfg, 'system', 'suffix', 'arguments', 'date')}.")
   from jaxrl_llm.tasks import chat_templates
-
   arguments = template_arguments(cfg.arguments)
   # Jinja ignores a variable that no template reads, so a misspelt switch would do nothing.
   source = chat_templates.source(tokenizer)

@@ -76,7 +76,6 @@ def register(name: str, numbers: type | None = None, *, group: bool = False,
                        "place of async def, or leave isolated out")
     if name != TASK:
       from jaxrl_llm.tasks.reward_calls import Calls, Limit
-
       calls = Calls if asynchronous else Limit
       numbers = dataclasses.make_dataclass(f"{calls.__name__}_{name}", [], bases=(numbers, calls),
                                            frozen=True)
@@ -166,7 +165,6 @@ class RewardedTask:
       return self._task.rewards([p for p in problems for _ in range(size)], completions)
 
     from jaxrl_llm.tasks.reward_faults import blamed
-
     def ask(problems: list[Problem], texts: list[str]) -> list[Reward | Fault]:
       outcomes = self._outcomes(name, entry, problems, texts, self._cfg)
       return [verdict_or_fault(name, outcome) for outcome in outcomes]
@@ -183,7 +181,6 @@ class RewardedTask:
                 completions: list[str], cfg) -> list:
     """Returns what a reward returned for each completion, or a `Fault`."""
     from jaxrl_llm.tasks.reward_calls import call_reward, isolated_calls
-
     if entry.isolated and name not in self._isolated:
       self._isolated[name] = isolated_calls(name, entry, cfg.timeout)
     return call_reward(f"reward {name!r} ({entry.where})", entry, problems, completions, cfg,

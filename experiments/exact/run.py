@@ -18,7 +18,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from experiments.tables_lib.exact import comparisons, figures, monte_carlo, studies
+from experiments.tables_lib.exact import comparisons, exact_group, figures, monte_carlo, studies
 from experiments.tables_lib.exact.study_tables import down, grid, number
 from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm.config import (
@@ -28,7 +28,6 @@ from jaxrl_llm.config import (
   EstimatorConfig,
   load_plugins,
 )
-from jaxrl_llm.lab.exact import exact_group
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective.estimators.common import LOG_RATIO_BOUND, LOG_WEIGHT_BOUND
 from jaxrl_llm.reporting.tables import markdown_table

@@ -23,8 +23,9 @@ _PRODUCTS = {
 }
 
 
-# Operands of the kernel of live blocks, of which the first is the size of its grid.
-_LIVE_QUERIES, _LIVE_KEYS = 4, 7
+# Operand of the kernel of live blocks, of which the first is the size of its grid. Arrays of the
+# new tokens follow, and as many of the cache: keys and values, with int8 their scales, too.
+_LIVE_QUERIES = 4
 
 
 class Cost(NamedTuple):
@@ -66,11 +67,15 @@ def _live(eqn, share: float) -> Cost:
   """A step's attention to live blocks. The text shows keys and values read and written as a whole;
   the kernel reads the live blocks, and reads and writes a tile of columns for each row.
   """
-  queries, keys = eqn.invars[_LIVE_QUERIES].aval, eqn.invars[_LIVE_KEYS].aval
-  both = 2 * math.prod(keys.shape) * keys.dtype.itemsize
-  rows, heads, columns, size = keys.shape
-  written = 2 * rows * heads * size * live_attention.TILE_BYTES
-  return Cost(4.0 * math.prod(queries.shape) * columns * share, (share - 2.0) * both + written)
+  queries, *others = (x.aval for x in eqn.invars[_LIVE_QUERIES:])
+  cached = others[len(others) // 2:]
+  whole = sum(math.prod(x.shape) * x.dtype.itemsize for x in cached)
+  rows, heads, columns, _ = cached[0].shape
+  # columns of scales lie along the lanes of f32
+  tiles = sum(x.shape[3] * live_attention.TILE_BYTES if x.shape[2] == columns
+              else x.shape[2] * live_attention.LANES * x.dtype.itemsize for x in cached)
+  return Cost(4.0 * math.prod(queries.shape) * columns * share,
+              (share - 2.0) * whole + rows * heads * tiles)
 
 
 def _name(eqn) -> str:

@@ -5,7 +5,6 @@ forward pass; nothing is computed twice. All rows count at full length, padding 
 """
 
 import dataclasses
-import math
 
 from jaxrl_llm.config import ModelConfig, RolloutConfig
 
@@ -69,8 +68,3 @@ def decode(m: ModelConfig, rollout: RolloutConfig, rows: int, steps: int | None 
   per_token = 2 * (layer_weights(m) + head_weights(m))
   return rows * (steps * per_token +
                  attention(m, rollout.row_length - steps, rollout.row_length))
-
-
-def cache_bytes(m: ModelConfig, rows: int, columns: int, itemsize: int) -> int:
-  """Returns the bytes of keys and values for rows of so many columns."""
-  return 2 * itemsize * math.prod((m.num_layers, m.num_kv_heads, m.head_dim, rows, columns))

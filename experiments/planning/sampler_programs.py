@@ -113,8 +113,7 @@ def _generation(planned: Planned, params, resident: int) -> list[Program]:
                     static_argnames="rules", out_shardings=parallel.rows(mesh))
   ends = [1] + [min(k * r.window + 1, r.max_new_tokens)
                 for k in range(1, -(-r.max_new_tokens // r.window) + 1)]
-  cache = model_flops.cache_bytes(shapes, -(-r.rows // sizes.shards(mesh)), r.row_length,
-                                  kv_cache.dtype(model.config).itemsize)
+  cache = -(-r.rows // sizes.shards(mesh)) * r.row_length * kv_cache.column_bytes(model.config)
   return [Program(
       "generate",
       tracing(program, params, prompts, planned.key, planned.sampling, rules=planned.rules),
@@ -145,7 +144,7 @@ def _engine(planned: Planned, params, resident: int, mean_length: float) -> list
                                    chunk=min(r.chunk, r.max_new_tokens),
                                    shared_prefix=r.shared_prefix, attention=attention)
   slots = sizes.batch_sizes(engine_cfg, r.rows, shards)[0]
-  columns = sizes.columns(engine_cfg, r.max_prompt_tokens)
+  columns = sizes.columns(engine_cfg, r.max_prompt_tokens, kv_cache.dtype(model.config))
   built = decoding.build(model, engine_cfg.chunk, STOP_IDS, r.min_new_tokens > 0, mesh,
                          bool(side))
   wave, piece = sizes.prefill_groups(engine_cfg, r.rows, r.max_prompt_tokens, shards)
@@ -162,13 +161,12 @@ def _engine(planned: Planned, params, resident: int, mean_length: float) -> list
   completions = lengths.in_flight(r.rows, mean_length) * r.max_new_tokens
   # `shared` has the prompts, once for a group
   live = (sizes.own_prompt(engine_cfg, r.max_prompt_tokens) + completions) / columns
-  block = live_attention.block_of(columns)
+  block = live_attention.block_of(columns, kv_cache.dtype(model.config))
   share = min(1.0, live + block / 2 / columns)  # half of a row's last block is dead in the mean
   inputs = _inputs(replicated, slots, engine_cfg.chunk if r.max_turns else 0,
                    sizes.windows(engine_cfg, r.max_prompt_tokens)[-1])
   program = functools.partial(Program, devices=mesh.size, cache_inside=0, head=planned.head)
-  waiting = model_flops.cache_bytes(shapes, -(-wave // shards), r.max_prompt_tokens,
-                                    kv_cache.dtype(model.config).itemsize)
+  waiting = -(-wave // shards) * r.max_prompt_tokens * kv_cache.column_bytes(model.config)
   prefills = waves * -(-wave // piece)
   # Of the prompts to enter, each device has its share.
   prefilled = _cache(model, piece, r.max_prompt_tokens, mesh)

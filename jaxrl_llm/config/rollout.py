@@ -62,7 +62,8 @@ class RolloutConfig:
   dtype: str = option(DEFAULT, "dtype of the sampler's activations and products; default: "
                       "model.compute_dtype", choices=(DEFAULT, "float32", "bfloat16"))
   cache_dtype: str = option(DEFAULT, "dtype of the sampler's keys and values; default: "
-                            "rollout.dtype", choices=(DEFAULT, "float32", "bfloat16"))
+                            "rollout.dtype; int8 has a scale for each token and head, and changes "
+                            "what is sampled", choices=(DEFAULT, "float32", "bfloat16", "int8"))
   quantization: str = option(
       "none", "the sampler's attention and MLP matrices: int8 rounds them only; int8_weights also "
       "holds them so; int8_products rounds activations too, and multiplies integers "

@@ -19,8 +19,8 @@ def attend(queries, keys, values, visible):
 
   Args:
     queries: [R, S, H, d].
-    keys: [R, K, d, T]. A cache may have another dtype than the queries; products are then in the
-      wider of the two.
+    keys: [R, K, d, T]. A cache may have another dtype than the queries (`kv_cache.held`); products
+      are then in the wider of the two, of int8 in that of the queries.
     values: [R, K, T, d], in the dtype of the keys.
     visible: [R, S, T] bool, True on the slots that a token attends to.
 
@@ -31,8 +31,7 @@ def attend(queries, keys, values, visible):
   Source: arXiv 2305.13245.
   """
   scores = _scores(queries, keys, visible)
-  weights = jax.nn.softmax(scores, -1).astype(_wider(queries, values))
-  outputs = _mix(weights, values).astype(queries.dtype)
+  outputs = _mix(jax.nn.softmax(scores, -1), values, queries.dtype).astype(queries.dtype)
   return outputs.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
 
 
@@ -105,11 +104,12 @@ def _partial(queries, keys, values, visible):
   top = jnp.max(scores, -1, keepdims=True)
   weights = jnp.exp(scores - top)
   total = jnp.sum(weights, -1, keepdims=True)
-  return top, total, _mix(weights.astype(_wider(queries, values)), values, jnp.float32)
+  return top, total, _mix(weights, values, queries.dtype, jnp.float32)
 
 
-def _wider(queries, values):
-  return jnp.promote_types(queries.dtype, values.dtype)
+def _multiplied_out(x, dtype):
+  """Returns (keys or values as a product takes them, their scale [R, K, .., ..] or None)."""
+  return (x.values.astype(dtype), x.scale) if isinstance(x, kv_cache.Int8) else (x, None)
 
 
 def _scores(queries, keys, visible):
@@ -117,17 +117,27 @@ def _scores(queries, keys, visible):
   visible.
   """
   rows, length, _, size = queries.shape
+  keys, scale = _multiplied_out(keys, queries.dtype)
   kv_heads, slots = keys.shape[1], keys.shape[3]
   # The query heads of a kv-head are stacked along the length: a plain batched product is faster.
   heads_apart = (queries * size**-0.5).reshape(rows, length, kv_heads, -1, size)
   by_kv_head = heads_apart.transpose(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, size)
   scores = jnp.einsum("rknd,rkdt->rknt", by_kv_head, keys, preferred_element_type=jnp.float32)
   scores = scores.reshape(rows, kv_heads, -1, length, slots)
+  scores = scores if scale is None else scores * scale[:, :, None]
   return jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
 
 
-def _mix(weights, values, dtype=None):
-  """Returns values [R, K, T, d] summed with weights [R, K, H/K, S, T]: [R, K, H/K, S, d]."""
+def _mix(weights, values, own, dtype=None):
+  """Returns values [R, K, T, d] summed with weights [R, K, H/K, S, T]: [R, K, H/K, S, d].
+
+  Args:
+    own: dtype of the queries.
+    dtype: of the sum; None: of the product.
+  """
+  values, scale = _multiplied_out(values, own)
+  weights = weights if scale is None else weights * scale.swapaxes(2, 3)[:, :, None]
+  weights = weights.astype(jnp.promote_types(own, values.dtype))
   rows, kv_heads, per, length, slots = weights.shape
   outputs = jnp.einsum("rknt,rktd->rknd", weights.reshape(rows, kv_heads, -1, slots), values,
                        preferred_element_type=dtype)

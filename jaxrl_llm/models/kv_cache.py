@@ -22,7 +22,7 @@ class DecodingConfig(ModelConfig):
   """Shapes of a network that only decodes and is never trained.
 
   Attributes:
-    cache_dtype: dtype of the cache's keys and values.
+    cache_dtype: dtype of the cache's keys and values; int8 as `held`.
     quantization: rollout.quantization where matrices are held as int8, else `none`.
   """
 
@@ -37,20 +37,71 @@ def dtype(cfg: ModelConfig) -> jnp.dtype:
   return jnp.dtype(cfg.cache_dtype if isinstance(cfg, DecodingConfig) else cfg.compute_dtype)
 
 
+def column_bytes(cfg: ModelConfig) -> int:
+  """Returns the bytes of one token's keys and values in a cache."""
+  of_head = cfg.head_dim * dtype(cfg).itemsize + (4 if dtype(cfg) == jnp.int8 else 0)
+  return 2 * cfg.num_layers * cfg.num_kv_heads * of_head
+
+
+@struct.dataclass
+class Int8:
+  """Keys or values held as int8, values * scale, with a scale for each token and head.
+
+  A product takes the scale of a key after the sum over the head's width, and that of a value
+  before the sum over tokens, so none is multiplied out.
+
+  Attributes:
+    values: int8, of the shape that the keys or values have.
+    scale: f32, of the same axes with 1 in place of the head's width, or n for n heads side by side.
+  """
+
+  values: Array
+  scale: Array
+
+  @property
+  def shape(self) -> tuple[int, ...]:
+    return self.values.shape
+
+  @property
+  def dtype(self) -> jnp.dtype:
+    return self.values.dtype
+
+
+def held(x: Array, dtype, axis: int) -> Array | Int8:
+  """Returns keys or values as a cache of this dtype holds them.
+
+  Args:
+    axis: of the head's width. The scale of int8 is the largest |x| along it / 127.
+  """
+  if dtype != jnp.int8:
+    return x.astype(dtype)
+  x = x.astype(jnp.float32)
+  scale = jnp.max(jnp.abs(x), axis, keepdims=True) / 127
+  return Int8(jnp.round(x / jnp.where(scale > 0, scale, 1)).astype(dtype), scale)
+
+
+def zeros(shape: tuple[int, ...], dtype, axis: int, side: int = 1) -> Array | Int8:
+  """Returns zeros as `held`, with `side` heads side by side along `axis`."""
+  if dtype != jnp.int8:
+    return jnp.zeros(shape, dtype)
+  scales = tuple(side if i == axis else size for i, size in enumerate(shape))
+  return Int8(jnp.zeros(shape, dtype), jnp.zeros(scales, jnp.float32))
+
+
 @struct.dataclass
 class Prefix:
   """One layer's keys and values of M prompts, each stored once for all rows that begin with it.
 
   Attributes:
-    keys: [M, K, head_dim, P], in the cache's dtype.
-    values: [M, K, P, head_dim], in the cache's dtype.
+    keys: [M, K, head_dim, P], as `held`.
+    values: [M, K, P, head_dim], as `held`.
     visible: [M, P] bool, True on the prompt's tokens, False on padding.
     rows: [M, G] int32, the rows that begin with each prompt; unused places hold any row.
     prompt, lane: [B] int32, where row b is in `rows`: rows[prompt[b], lane[b]] = b.
   """
 
-  keys: Array
-  values: Array
+  keys: Array | Int8
+  values: Array | Int8
   visible: Bool[Array, "M P"]
   rows: Int[Array, "M G"]
   prompt: Int[Array, " B"]
@@ -62,9 +113,10 @@ class KVCache:
   """Cache of S slots for B rows.
 
   Attributes:
-    keys: per layer [B, K, head_dim, S], transposed because q k^T is then faster on CPU. With
-      scanned layers, one array with a leading axis N.
-    values: per layer [B, K, S, head_dim]; with scanned layers, one array with a leading axis N.
+    keys: per layer [B, K, head_dim, S], as `held`, transposed because q k^T is then faster on CPU.
+      With scanned layers, one array with a leading axis N.
+    values: per layer [B, K, S, head_dim], as `held`; with scanned layers, one array with a leading
+      axis N.
     positions: [B, S] int32, position of each slot's token; meaningless where the slot is empty.
     segments: [B, S] int32, segment of each slot's token; 0 where the slot is empty.
     index: scalar int32, the next slot to write.
@@ -83,15 +135,14 @@ class KVCache:
 def empty(cfg: ModelConfig, rows: int, slots: int) -> KVCache:
   """Returns a cache without content, in `dtype(cfg)`."""
 
-  def layers(x: Array):
+  def layers(*shape: int, axis: int):
     if cfg.scan_layers:
-      return jnp.broadcast_to(x, (cfg.num_layers, *x.shape))
-    return (x,) * cfg.num_layers
+      return zeros((cfg.num_layers, rows, cfg.num_kv_heads, *shape), dtype(cfg), axis + 1)
+    return (zeros((rows, cfg.num_kv_heads, *shape), dtype(cfg), axis),) * cfg.num_layers
 
-  key = jnp.zeros((rows, cfg.num_kv_heads, cfg.head_dim, slots), dtype(cfg))
-  value = jnp.zeros((rows, cfg.num_kv_heads, slots, cfg.head_dim), dtype(cfg))
+  keys, values = layers(cfg.head_dim, slots, axis=2), layers(slots, cfg.head_dim, axis=3)
   none = jnp.zeros((rows, slots), jnp.int32)
-  return KVCache(layers(key), layers(value), none, none, jnp.int32(0))
+  return KVCache(keys, values, none, none, jnp.int32(0))
 
 
 def grow(cache: KVCache, slots: int) -> KVCache:
@@ -133,15 +184,19 @@ def record(cache: KVCache, positions: Int[Array, "B T"], segments: Int[Array, "B
                        index=cache.index + positions.shape[1])
 
 
-def write(keys: Array, values: Array, new_keys: Array, new_values: Array,
-          index: Array) -> tuple[Array, Array]:
+def write(keys: Array | Int8, values: Array | Int8, new_keys: Array, new_values: Array,
+          index: Array) -> tuple[Array | Int8, Array | Int8]:
   """Returns one layer's (keys, values) with new ones written from slot `index` on.
 
   Args:
-    keys, values: arrays of a KVCache.
-    new_keys: [B, K, head_dim, T], cast to the cache's dtype.
-    new_values: [B, K, T, head_dim], cast to the cache's dtype.
+    keys, values: of a KVCache.
+    new_keys: [B, K, head_dim, T]; they are `held` in the cache's dtype.
+    new_values: [B, K, T, head_dim], too.
     index: scalar int32.
   """
-  keys = lax.dynamic_update_slice(keys, new_keys.astype(keys.dtype), (0, 0, 0, index))
-  return keys, lax.dynamic_update_slice(values, new_values.astype(values.dtype), (0, 0, index, 0))
+  def entered(old, new, axis: int):
+    place = (0, 0, index, 0) if axis == 3 else (0, 0, 0, index)
+    return jax.tree.map(functools.partial(lax.dynamic_update_slice, start_indices=place), old,
+                        held(new, old.dtype, axis))
+
+  return entered(keys, new_keys, 2), entered(values, new_values, 3)

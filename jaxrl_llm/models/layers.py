@@ -181,7 +181,8 @@ class Attention(nnx.Module):
     keys, values = keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
     if layer_cache is not None:
       keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)
-    keys, values = (constrain(x, ("rows", "attending_heads", None, None)) for x in (keys, values))
+    heads = ("rows", "attending_heads", None, None)
+    keys, values = jax.tree.map(lambda x: constrain(x, heads), (keys, values))
     if layer_cache is None:
       out = attend_rows(queries, keys, values, visible, constrain)
       out = constrain(out, ("rows", "length", "heads", "head_dim"))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxrl_llm.models import kv_cache
 from jaxrl_llm.models.attention import with_prefix
 
 NAME = "live_attention"  # of the kernel
@@ -46,9 +47,9 @@ class Chip(NamedTuple):
   interpret: bool
 
 
-def block_of(columns: int) -> int:
-  """Returns the columns of a block, for rows of so many."""
-  return 512 if columns >= 4096 else LANES if columns >= 1024 else 16
+def block_of(columns: int, dtype) -> int:
+  """Returns the columns of a block, for rows of so many in a cache of this dtype."""
+  return 512 if columns >= 4096 else LANES if columns >= 1024 or dtype == jnp.int8 else 16
 
 
 def side_by_side(head_dim: int, kv_heads: int) -> int:
@@ -71,10 +72,13 @@ def join(x: Float[Array, "B K T d"], side: int) -> Float[Array, "B k T D"]:
   return split_heads.swapaxes(2, 3).reshape(rows, heads // side, columns, side * size)
 
 
-def live_rows(length: Int[Array, " B"], columns: int, constrain) -> LiveRows:
-  """Lists the live blocks of each device's rows, once for all layers of a step."""
-  block = block_of(columns)
+def live_rows(length: Int[Array, " B"], keys, constrain) -> LiveRows:
+  """Lists the live blocks of each device's rows, once for all layers of a step.
 
+  Args:
+    keys: of a layer, as in `attend`.
+  """
+  columns, block = keys.shape[2], block_of(keys.shape[2], keys.dtype)
   def listed(length):
     count = lax.div(length + block - 1, block)
     ends = jnp.cumsum(count)
@@ -92,8 +96,8 @@ def attend(queries, new_keys, new_values, layer_cache: tuple, rows: LiveRows, co
   Args:
     queries: [B, 1, H, d].
     new_keys, new_values: [B, 1, K, d].
-    layer_cache: (keys, values) [B, K / n, T, n d] of a RowCache, with a Prefix where prompts are
-      shared.
+    layer_cache: (keys, values) [B, K / n, T, n d] of a RowCache, as `kv_cache.held`, with a Prefix
+      where prompts are shared.
     constrain: `parallel.Layout` of the devices; another function means JAX's default ones.
 
   Returns:
@@ -102,9 +106,13 @@ def attend(queries, new_keys, new_values, layer_cache: tuple, rows: LiveRows, co
   keys, values, *prefix = layer_cache
   size, kv_heads = queries.shape[-1], new_keys.shape[2]
   by_kv_head = (queries * size**-0.5).reshape(len(queries), kv_heads, -1, size)
-  side = keys.shape[-1] // size
-  new = [x.reshape(len(x), -1, 1, side * size) for x in (new_keys, new_values)]
-  run = functools.partial(_run, block_of(keys.shape[2]), _chip(constrain, keys.shape[1]))
+  side, block = keys.shape[-1] // size, block_of(keys.shape[2], keys.dtype)
+
+  def joined(x):
+    return x.reshape(len(x), kv_heads // side, 1, -1)
+
+  new = jax.tree.map(joined, [kv_cache.held(x, keys.dtype, 3) for x in (new_keys, new_values)])
+  run = functools.partial(_run, block, _chip(constrain, keys.shape[1]))
   heads, flat = ("rows", "kv_heads", None, None), ("rows",)
   out, log_sum, keys, values = _by_shard(
       constrain, run, (wide(by_kv_head, side), *new, keys, values, *rows),

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm.models import live_attention
+from jaxrl_llm.models import kv_cache, live_attention
 
 LARGEST = 5e-2  # difference of outputs of normal values; a TPU multiplies f32 in bfloat16
 
@@ -33,22 +33,33 @@ def difference(shapes: tuple[int, int, int, str], block: int, device: jax.Device
   cache = [np.where(written, normal(4, kv_heads, columns, size), np.nan) for _ in range(2)]
   arguments = jax.device_put((queries, *new, *cache, length), device)
 
+  def held(x):
+    return kv_cache.held(x, jnp.dtype(dtype), 3)
+
   @jax.jit
   def by_kernel(queries, new_keys, new_values, keys, values, length):
-    arrays = (x.astype(dtype) for x in (queries, new_keys, new_values))
-    cached = tuple(live_attention.join(x.astype(dtype), side) for x in (keys, values))
-    rows = live_attention.live_rows(length, columns, None)
+    compute = jnp.float32 if dtype == "int8" else dtype
+    arrays = (x.astype(compute) for x in (queries, new_keys, new_values))
+    joined = functools.partial(live_attention.join, side=side)
+    cached = jax.tree.map(joined, (held(keys), held(values)))
+    rows = live_attention.live_rows(length, cached[0], None)
     return live_attention.attend(*arrays, cached, rows, None)
+
+  def multiplied_out(x):
+    if isinstance(x, kv_cache.Int8):
+      with np.errstate(invalid="ignore"):  # NaN
+        x = x.values * np.repeat(x.scale, x.shape[-1] // x.scale.shape[-1], -1)
+    return np.asarray(x, np.float32)
 
   with jax.default_device(device):
     out, cached = jax.device_get(by_kernel(*arguments))
-  expected, entered = _reference(queries, new, cache, length)
-  live = length > 0
-  differences = [np.abs(np.asarray(out, np.float32) - expected)[live]]
+    new, cache = jax.device_get(jax.tree.map(held, (new, cache)))
+  expected, entered = _reference(queries, *([multiplied_out(x) for x in arrays]
+                                            for arrays in (new, cache)), length)
+  differences = [np.abs(np.asarray(out, np.float32) - expected)[length > 0]]
   for got, wanted in zip(cached, entered, strict=True):
-    wanted = jnp.asarray(wanted).astype(dtype)
-    wanted = np.asarray(live_attention.join(wanted, side), np.float32)
-    differences.append(np.abs(np.asarray(got, np.float32) - wanted)[~np.isnan(wanted)])
+    wanted = np.asarray(live_attention.join(wanted, side))
+    differences.append(np.abs(multiplied_out(got) - wanted)[~np.isnan(wanted)])
   largest = max(x.max() for x in differences)
   return float("inf") if np.isnan(largest) else float(largest)
 
@@ -57,8 +68,7 @@ def _reference(queries, new, cache, length):
   """Returns (outputs, keys and values with the new token) in f32, by plain numpy."""
   columns, size = cache[0].shape[2:]
   place = (np.arange(columns) == length[:, None] - 1)[:, None, :, None]
-  keys, values = (np.where(place, x.swapaxes(1, 2), old)
-                  for x, old in zip(new, cache, strict=True))
+  keys, values = (np.where(place, x.swapaxes(1, 2), old) for x, old in zip(new, cache, strict=True))
   seen = (np.arange(columns) < length[:, None])[:, None, None]
   grouped = queries[:, 0].reshape(len(queries), keys.shape[1], -1, size) * size**-0.5
   scores = np.where(seen, np.einsum("bkgd,bktd->bkgt", grouped, keys), -1e30)

@@ -4,13 +4,14 @@ Rows need no common index, so one may end and another take its place without mov
 Columns at and after a row's length may hold anything.
 """
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
 from jaxtyping import Array, Int
 
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.models.kv_cache import KVCache, Prefix, dtype
+from jaxrl_llm.models.kv_cache import KVCache, Prefix, dtype, zeros
 
 
 @struct.dataclass
@@ -18,8 +19,8 @@ class RowCache:
   """Cache of T columns for B rows.
 
   Attributes:
-    keys, values: per layer [B, K, T, head_dim]; or with n heads side by side, [B, K / n, T,
-      n head_dim].
+    keys, values: per layer [B, K, T, head_dim], as `kv_cache.held`; or with n heads side by side,
+      [B, K / n, T, n head_dim].
     length: [B] int32, tokens of a row with the one that a step adds, 0 where it adds none; None
       between chunks.
     prefix: as in `KVCache`.
@@ -33,14 +34,14 @@ class RowCache:
 
 def empty(cfg: ModelConfig, rows: int, columns: int, side: int = 1) -> RowCache:
   """Returns a cache of zeros, in `kv_cache.dtype(cfg)`, with `side` heads side by side."""
-  x = jnp.zeros((rows, cfg.num_kv_heads // side, columns, side * cfg.head_dim), dtype(cfg))
+  x = zeros((rows, cfg.num_kv_heads // side, columns, side * cfg.head_dim), dtype(cfg), 3, side)
   return RowCache((x,) * cfg.num_layers, (x,) * cfg.num_layers)
 
 
 def of_slots(cache: KVCache, start: int = 0) -> RowCache:
   """Returns the slots from `start` on as columns; layers must not be scanned."""
-  return RowCache(tuple(x[..., start:].swapaxes(2, 3) for x in cache.keys),
-                  tuple(x[:, :, start:] for x in cache.values))
+  keys = jax.tree.map(lambda x: x[..., start:].swapaxes(2, 3), cache.keys)
+  return RowCache(keys, jax.tree.map(lambda x: x[:, :, start:], cache.values))
 
 
 def window(cache: RowCache, rows: Int[Array, " C"] | None, length: Int[Array, " C"],
@@ -56,14 +57,12 @@ def window(cache: RowCache, rows: Int[Array, " C"] | None, length: Int[Array, " 
 
   def part(x):
     x = x[:, :, :columns]
-    return x if rows is None else x.at[rows].get(mode="clip")
+    x = x if rows is None else x.at[rows].get(mode="clip")
+    return jnp.pad(x, [(0, more * (i == 2)) for i in range(x.ndim)])
 
-  def wider(x, axis: int):
-    return jnp.pad(x, [(0, more * (i == axis)) for i in range(x.ndim)])
-
+  keys, values = jax.tree.map(part, (cache.keys, cache.values))
   slot = jnp.arange(columns + more)
-  return KVCache(tuple(wider(part(x).swapaxes(2, 3), 3) for x in cache.keys),
-                 tuple(wider(part(x), 2) for x in cache.values),
+  return KVCache(jax.tree.map(_turned, keys), values,
                  (position - length)[:, None] + slot, (slot < length[:, None]).astype(jnp.int32),
                  jnp.int32(columns))
 
@@ -75,8 +74,8 @@ def put(old: Array, new: Array, to: Int[Array, " C"], source: Int[Array, " C"],
   Rows are copied one by one, so that XLA updates the cache in place.
 
   Args:
-    old: [B, K, T, head_dim], one array of a cache.
-    new: [M, K, t, head_dim]; column + t <= T.
+    old: [B, K, T, ..], one array of a cache.
+    new: [M, K, t, ..]; column + t <= T.
   """
 
   def copy(i, old):
@@ -101,5 +100,9 @@ def prefix(prompts: RowCache, length: Int[Array, " M"], rows: Int[Array, "M G"],
            prompt: Int[Array, " B"], lane: Int[Array, " B"]) -> tuple[Prefix, ...]:
   """Returns per layer the Prefix of these prompts, which have `length` tokens."""
   visible = jnp.arange(prompts.keys[0].shape[2]) < length[:, None]
-  return tuple(Prefix(keys.swapaxes(2, 3), values, visible, rows, prompt, lane)
+  return tuple(Prefix(jax.tree.map(_turned, keys), values, visible, rows, prompt, lane)
                for keys, values in zip(prompts.keys, prompts.values, strict=True))
+
+
+def _turned(x: Array) -> Array:
+  return x.swapaxes(2, 3)

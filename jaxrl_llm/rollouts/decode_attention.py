@@ -38,7 +38,8 @@ def heads_side_by_side(kind: str, model: Model, columns: int, compare: bool = Tr
   shapes = cfg.num_heads, cfg.num_kv_heads, cfg.head_dim, kv_cache.dtype(cfg).name
   difference = 0.0
   if compare:
-    difference = live_comparison.difference(shapes, live_attention.block_of(columns), device)
+    block = live_attention.block_of(columns, kv_cache.dtype(cfg))
+    difference = live_comparison.difference(shapes, block, device)
   if difference <= live_comparison.LARGEST:
     return side
   logger.warning("rollout.decode_attention: on %s the kernel differs from the reference by %.2g, "

@@ -99,17 +99,18 @@ def prefill_groups(cfg: EngineConfig, rows: int, width: int, devices: int = 1) -
   return wave, min(wave, -(-wave // (PIECES * devices)) * devices)
 
 
-def columns(cfg: EngineConfig, width: int) -> int:
+def columns(cfg: EngineConfig, width: int, dtype) -> int:
   """Returns the columns of the engine's cache: a row's longest, and a chunk that follows it, or,
   for the kernel, whole blocks.
 
   Args:
     width: columns of the prompts.
+    dtype: of the cache.
   """
   longest = own_prompt(cfg, width) + cfg.max_new_tokens
   if cfg.attention != decode_attention.KERNEL:
     return longest + cfg.chunk
-  block = live_attention.block_of(longest)
+  block = live_attention.block_of(longest, dtype)
   return -(-longest // block) * block
 
 
@@ -123,10 +124,10 @@ def windows(cfg: EngineConfig, width: int) -> list[int]:
   so many windows more. No row that goes on has max_new_tokens columns of its completion. The kernel
   has one program for all.
   """
-  if cfg.attention == decode_attention.KERNEL:
-    return [columns(cfg, width)]
   first = own_prompt(cfg, width)
   last = first + cfg.max_new_tokens
+  if cfg.attention == decode_attention.KERNEL:
+    return [last]
   return [min(size, last) for size in range(first, last - 1 + cfg.window, cfg.window)]
 
 

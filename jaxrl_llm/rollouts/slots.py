@@ -60,6 +60,7 @@ class Slots:
   Attributes:
     row: [S], the row that holds the slot, or held it last; -1 before the first one.
     cache: a row for each slot.
+    dtype: of its keys and values.
     batch_sizes, windows: see sizes.py.
     width: columns of a row for its own copy of its prompt; 0 if prompts are shared.
     store: shared prompts, or None.
@@ -71,6 +72,7 @@ class Slots:
                mesh: Mesh | None):
     rows, width = table.prompts.tokens.shape
     self.table, self.mesh, self.draw = table, mesh, draw
+    self.dtype = kv_cache.dtype(model.config)
     self.vocab_size = model.config.vocab_size
     kernel, side = decode_attention.KERNEL, decode_attention.heads_side_by_side(
         cfg.attention, model, width + cfg.max_new_tokens)
@@ -83,7 +85,7 @@ class Slots:
     self.batch_sizes = sizes.batch_sizes(cfg, rows, sizes.shards(mesh))
     self.windows = sizes.windows(cfg, width)
     self.row = np.full(self.batch_sizes[0], -1)
-    self.width, self.columns = sizes.own_prompt(cfg, width), sizes.columns(cfg, width)
+    self.width, self.columns = sizes.own_prompt(cfg, width), sizes.columns(cfg, width, self.dtype)
     self.cache = self.programs.empty(len(self.row), self.columns, side or 1)
     self.wave, self._prefilled = (0, 0), []
     self.store, self.prompt_widths = None, [width]
@@ -92,8 +94,7 @@ class Slots:
       self.store = PromptStore(self.programs.empty(places, width, 1), places, cfg.group_size)
     else:
       self.prompt_widths = sizes.prompt_widths(width)
-    c = model.config
-    self._column_bytes = 2 * c.num_layers * c.num_kv_heads * c.head_dim * kv_cache.dtype(c).itemsize
+    self._column_bytes = kv_cache.column_bytes(model.config)
 
   def live(self) -> np.ndarray:
     """Returns [S] bool, slots whose row is in flight."""
@@ -108,7 +109,10 @@ class Slots:
   def admit(self) -> bool:
     """Gives free slots to queued rows; returns whether any row is in flight."""
     live = self.live()
-    free = np.flatnonzero(~live) if self.cfg.refill or not live.any() else np.array([], int)
+    free = np.array([], int)
+    if self.cfg.refill or not live.any():
+      tokens = np.where(live, self.table.next_fed(self.row)[1], 0)
+      free = by_load(live, tokens, sizes.shards(self.mesh), self.width)
     while len(free) and self.table.queued():
       if self.table.admitted == self.wave[1]:
         self._prefill()
@@ -244,9 +248,8 @@ class Slots:
       stored = len(self.store.group) * self.table.prompts.tokens.shape[1]
     read = steps * len(new) * (columns + self.cfg.chunk)
     if self.cfg.attention == decode_attention.KERNEL:
-      block, number = live_attention.block_of(self.columns), np.arange(steps)
-      read = (-(-(length[:, None] + number + 1) // block) * block
-              * (number < new[:, None])).sum()
+      block, number = live_attention.block_of(self.columns, self.dtype), np.arange(steps)
+      read = (-(-(length[:, None] + number + 1) // block) * block * (number < new[:, None])).sum()
     stats.cache_bytes_read += int(read + steps * stored) * self._column_bytes
     stats.cache_bytes_held = (len(self.row) * self.columns + stored) * self._column_bytes
     visible = int((new * visible_before + new * (new - 1) // 2).sum())
@@ -255,6 +258,22 @@ class Slots:
   def _to_devices(self, tree):
     """Replicates a tree on each device; the compiler gives each device its rows."""
     return jax.device_put(tree, None if self.mesh is None else parallel.replicated(self.mesh))
+
+
+def by_load(live: np.ndarray, tokens: np.ndarray, devices: int, prompt: int) -> np.ndarray:
+  """Returns the free slots in the order in which rows take them: each is of the device with the
+  fewest tokens, because a step ends with the device that reads the most.
+
+  Args:
+    live: [S] bool, slots that hold a row; S / devices slots in a row are one device's.
+    tokens: [S] of each row in its columns.
+    prompt: tokens that a row begins with.
+  """
+  device, free = np.arange(len(live)) * devices // len(live), np.flatnonzero(~live)
+  load = np.bincount(device[live], tokens[live], devices)
+  of_free = device[free]
+  number = np.arange(len(free)) - np.searchsorted(of_free, of_free)  # among its device's
+  return free[np.argsort(load[of_free] + number * prompt, kind="stable")]
 
 
 def _padded(x: np.ndarray, size: int) -> np.ndarray:

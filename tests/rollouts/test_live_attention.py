@@ -9,10 +9,10 @@ import pytest
 from test_engine import EOS, KEY, NEW, prompts
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
+from jaxrl_llm.config import MeshConfig, ModelConfig, RolloutConfig, SamplerConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model, live_attention, live_comparison, live_kernel
-from jaxrl_llm.rollouts import decode_attention, decoding, engine, generate
+from jaxrl_llm.rollouts import decode_attention, decoding, engine, generate, numerics
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.types import Sampling
 
@@ -25,13 +25,15 @@ SHAPES = {"whole": (4, 2, 128), "two side by side": (8, 4, 64), "eight": (8, 8, 
 
 def difference(shapes, dtype="float32"):
   live_comparison.difference.cache_clear()
-  return live_comparison.difference((*shapes, dtype), BLOCK, jax.devices()[0])
+  block = live_attention.block_of(BLOCK, jnp.dtype(dtype))
+  return live_comparison.difference((*shapes, dtype), block, jax.devices()[0])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_kernel_computes_attention_and_writes_the_new_token(name):
-  """Unwritten columns hold NaN there."""
-  assert difference(SHAPES[name]) < 1e-6
+def test_the_kernel_computes_attention_and_writes_the_new_token(name, dtype):
+  """Unwritten columns, or their scales, hold NaN there; int8 against what it stands for."""
+  assert difference(SHAPES[name], dtype) < 1e-6
 
 
 @pytest.mark.slow
@@ -67,10 +69,27 @@ def test_the_comparison_rejects(name, monkeypatch):
   assert difference(SHAPES["whole"]) > live_comparison.LARGEST
 
 
-def run(kind, mesh=None, **options):
+real_scales = live_kernel._of_queries
+
+
+def scales_of_the_column_before(scale, queries):
+  return real_scales(jnp.roll(scale, 1, 2), queries)
+
+
+def scales_of_another_head(scale, queries):
+  return jnp.roll(real_scales(scale, queries), queries // 2, 1)
+
+
+@pytest.mark.parametrize("wrong", [scales_of_the_column_before, scales_of_another_head])
+def test_the_comparison_rejects_scales(wrong, monkeypatch):
+  monkeypatch.setattr(live_kernel, "_of_queries", wrong)
+  assert difference(SHAPES["two side by side"], "int8") > live_comparison.LARGEST
+
+
+def run(kind, mesh=None, config=MODEL.config, **options):
   cfg = EngineConfig(**{"group_size": 4, "max_new_tokens": NEW, "slots": 8, "chunk": 8,
                         "stop_ids": (EOS,), "pad_id": 0, "attention": kind} | options)
-  model = MODEL if mesh is None else Model(MODEL.config, parallel.Layout(mesh))
+  model = Model(config) if mesh is None else Model(config, parallel.Layout(mesh))
   rollout, stats = engine.run(PARAMS, prompts(), KEY, Sampling.of(1.0), model=model, cfg=cfg,
                               mesh=mesh)
   return jax.device_get(rollout), stats
@@ -97,10 +116,32 @@ def test_the_engine_samples_what_generate_samples(options):
   assert stats.cache_bytes_held < 2 * 2 * 64 * 4 * (8 * (longest + BLOCK) + 8 * 7) * 2
 
 
+def four_devices():
+  return parallel.make_mesh(MeshConfig(data=1, fsdp=2, tensor=2), jax.devices()[:4])
+
+
 @pytest.mark.slow
 def test_on_four_devices():
-  mesh = parallel.make_mesh(MeshConfig(data=1, fsdp=2, tensor=2), jax.devices()[:4])
-  assert_same(run("kernel", mesh)[0])
+  assert_same(run("kernel", four_devices())[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"shared_prefix": True}, {"mesh": True}], ids=str)
+def test_with_int8_both_forms_sample_the_same(options):
+  """Up to keys whose rounding to int8 differs; the policy is another one than without."""
+  if "mesh" in options:
+    options = {"mesh": four_devices()}
+  config = numerics.rollout_model(MODEL, RolloutConfig(cache_dtype="int8")).config
+  (kernel, stats), (windowed, _) = (run(kind, config=config, **options)
+                                    for kind in ("kernel", "windowed"))
+  same = np.cumprod(kernel.tokens == windowed.tokens, 1).astype(bool) & kernel.mask & windowed.mask
+  assert same.sum() > 0.9 * kernel.mask.sum()
+
+  def apart(other):
+    return np.abs(kernel.behavior_log_probs - other.behavior_log_probs)[same].mean()
+
+  assert apart(windowed) < 1e-3 < apart(reference())
+  assert stats.cache_bytes_held % (64 + 4) == 0
 
 
 def test_a_device_on_which_the_kernel_differs_goes_on_windowed(monkeypatch, caplog):

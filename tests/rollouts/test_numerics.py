@@ -191,6 +191,36 @@ def test_attention_multiplies_in_the_wider_dtype(own, cached):
   assert np.abs(narrow - full).max() > 1e-3
 
 
+def multiplied_out(x):
+  return x.values * x.scale
+
+
+def test_attention_over_int8_is_that_over_what_it_stands_for():
+  """In the dtype of the queries; scales of another head or column are no longer near it."""
+  make = lambda i, shape: jax.random.normal(jax.random.key(i), shape)
+  queries, visible = make(0, (2, 3, 4, 8)), jnp.ones((2, 3, 5), bool)
+  full = make(1, (2, 2, 8, 5)), make(2, (2, 2, 5, 8))
+  keys, values = kv_cache.held(full[0], jnp.int8, 2), kv_cache.held(full[1], jnp.int8, 3)
+  for x, wide in zip((keys, values), full, strict=True):
+    assert np.abs(multiplied_out(x) - wide).max() <= 0.501 * x.scale.max()
+  found = attend(queries, keys, values, visible)
+  expected = attend(queries, multiplied_out(keys), multiplied_out(values), visible)
+  np.testing.assert_allclose(found, expected, atol=1e-6)
+  assert np.abs(expected - attend(queries, *full, visible)).max() > 1e-3
+  for axis in (1, 3):
+    wrong = keys.replace(scale=jnp.roll(keys.scale, 1, axis))
+    assert np.abs(attend(queries, wrong, values, visible) - expected).max() > 1e-2
+    wrong = values.replace(scale=jnp.roll(values.scale, 1, axis - axis // 3))
+    assert np.abs(attend(queries, keys, wrong, visible) - expected).max() > 1e-2
+
+
+def test_the_bytes_of_a_column_are_those_of_the_cache():
+  config = numerics.rollout_model(MODEL, RolloutConfig(cache_dtype="int8")).config
+  cache = jax.eval_shape(lambda: kv_cache.empty(config, 3, 5))
+  counted = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((cache.keys, cache.values)))
+  assert counted == 3 * 5 * kv_cache.column_bytes(config)
+
+
 def test_cache_dtype_survives_a_change_of_the_config():
   config = numerics.rollout_model(variant(scan_layers=True),
                                   RolloutConfig(cache_dtype="bfloat16")).config
@@ -248,6 +278,7 @@ def test_equal_numerics_leave_no_gap(slots):
 GAPS = {
     "bf16": {"dtype": "bfloat16"},
     "cache": {"cache_dtype": "bfloat16"},
+    "int8 cache": {"cache_dtype": "int8"},
     "int8": {"quantization": "int8"},
     "wide cache": {"dtype": "bfloat16", "cache_dtype": "float32"},
 }
@@ -264,7 +295,9 @@ def test_other_numerics_leave_one(options):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [
     {"quantization": "int8", "dtype": "bfloat16", "cache_dtype": "float32"},
-    {"cache_dtype": "bfloat16", "shared_prefix": True}], ids=["int8", "shared"])
+    {"cache_dtype": "bfloat16", "shared_prefix": True},
+    {"cache_dtype": "int8", "shared_prefix": True}, {"cache_dtype": "int8"}],
+                         ids=["int8", "shared", "shared int8 cache", "int8 cache"])
 def test_the_engine_samples_in_the_same_numerics(options):
   """For equal tokens, its log-probs are far nearer to `generate`'s than the trainer's are."""
   one = sampled(RolloutConfig(**options | {"shared_prefix": False}))

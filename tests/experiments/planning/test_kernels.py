@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from experiments.planning import flops
-from jaxrl_llm.models import attention_kernels
+from jaxrl_llm.models import attention_kernels, kv_cache, live_attention
 
 ROWS, KV_HEADS, GROUPS, LENGTH, SIZE = 2, 2, 4, 2048, 128
 HEADS = ROWS * KV_HEADS * GROUPS
@@ -42,6 +42,26 @@ def test_blocks_are_read_again_on_a_tpu_alone():
   found = counted(attention_kernels.splash, backward=False)[flops.READ_AGAIN]
   assert found == 2 * steps * block - 2 * HEADS * LENGTH * SIZE * 2
   assert counted(attention_kernels.triton, backward=False)[flops.READ_AGAIN] == 0
+
+
+@pytest.mark.parametrize("dtype, column", [(jnp.bfloat16, 2 * SIZE), (jnp.int8, SIZE + 4)])
+def test_live_blocks_are_read_by_their_share(dtype, column):
+  """Of int8, scales too; and each row writes a tile of columns."""
+  share, one = 0.25, jax.ShapeDtypeStruct((ROWS, 1, KV_HEADS, SIZE), jnp.bfloat16)
+  queries = jax.ShapeDtypeStruct((ROWS, 1, KV_HEADS * GROUPS, SIZE), jnp.bfloat16)
+  shape = (ROWS, KV_HEADS, LENGTH, SIZE)
+  cached = (jax.eval_shape(lambda: kv_cache.zeros(shape, jnp.dtype(dtype), 3)),) * 2
+
+  def step(queries, keys, values, cached, length):
+    rows = live_attention.live_rows(length, cached[0], None)
+    return live_attention.attend(queries, keys, values, cached, rows, None)
+
+  traced = jax.jit(step).trace(queries, one, one, cached, jax.ShapeDtypeStruct((ROWS,), jnp.int32))
+  found = flops.count(traced.jaxpr, live=share).once
+  whole, heads = 2 * ROWS * KV_HEADS * LENGTH * column, ROWS * KV_HEADS
+  tiles = 2 * heads * (32 * SIZE + (128 * 4 if dtype == jnp.int8 else 0))
+  assert found[flops.READ_AGAIN] == (share - 2) * whole + tiles
+  assert found[flops.KERNEL] == 4 * ROWS * KV_HEADS * GROUPS * SIZE * LENGTH * share
 
 
 def test_other_kernels_count_their_whole_grid(monkeypatch):

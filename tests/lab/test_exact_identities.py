@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.tables_lib.exact import studies
+from experiments.tables_lib.exact import exact_gradient, studies
 from experiments.tables_lib.exact.moments import single_sequence
 from jaxrl_llm.config import AggregationConfig, EstimatorConfig
-from jaxrl_llm.lab.exact import exact, exact_gradient
+from jaxrl_llm.lab.exact import exact
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators import common, register
 from jaxrl_llm.ops import prefix

@@ -6,10 +6,11 @@ import dataclasses
 
 import numpy as np
 
+from experiments.tables_lib.exact import exact_gradient
 from experiments.tables_lib.exact.moments import report, single_sequence
 from experiments.tables_lib.exact.studies import TableRow, standard_error
 from jaxrl_llm.config import EstimatorConfig
-from jaxrl_llm.lab.exact import exact, exact_gradient
+from jaxrl_llm.lab.exact import exact
 
 
 @dataclasses.dataclass(frozen=True)

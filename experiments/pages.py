@@ -120,7 +120,7 @@ def estimator_names() -> list[str]:
 def advantage_names() -> list[str]:
   """Returns the package's advantages, in the order of their files."""
   advantages.names()
-  return [name for name, entry in ADVANTAGE_ENTRIES.entries.items() if of_package(entry.function)]
+  return list(ADVANTAGE_ENTRIES.files)
 
 
 # --- the parts

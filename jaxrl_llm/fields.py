@@ -278,23 +278,23 @@ def checked(key: str, value, hint, meta):
     return None
   # One number of a tuple of numbers: "3" on a command line is not (3,).
   single = hint is tuple and meta["of"] is type(value) is int
-  converted = (value,) if single else _converted(value, hint)
-  if isinstance(converted, str) and key.endswith(PATHS):
-    converted = ",".join(map(os.path.expanduser, converted.split(",")))
-  if isinstance(converted, tuple) and not all(isinstance(i, meta["of"]) for i in converted):
-    converted = None
-  if converted is None:
-    expected = _type_name(hint) + (' or "none"' if optional else "")
-    raise ConfigError(f"{key} = {shown(value)}: {expected} was expected "
-                      f"({allowed(meta) or meta['doc']}). Fix: --config.{key}=<{expected}>.")
-  if meta["choices"] and converted not in meta["choices"]:
+  setting = (value,) if single else _converted(value, hint)
+  if isinstance(setting, str) and key.endswith(PATHS):
+    setting = ",".join(map(os.path.expanduser, setting.split(",")))
+  if isinstance(setting, tuple) and not all(isinstance(i, meta["of"]) for i in setting):
+    setting = None
+  if setting is None:
+    type_name = _type_name(hint) + (' or "none"' if optional else "")
+    raise ConfigError(f"{key} = {shown(value)}: {type_name} was expected "
+                      f"({allowed(meta) or meta['doc']}). Fix: --config.{key}=<{type_name}>.")
+  if meta["choices"] and setting not in meta["choices"]:
     choices = ", ".join(map(repr, meta["choices"]))
     raise ConfigError(f"{key} = {shown(value)}: allowed are {choices}."
-                      f"{did_you_mean(str(converted), meta['choices'])}")
-  if not isinstance(converted, (str, tuple, bool)) and not _inside(converted, meta):
+                      f"{did_you_mean(str(setting), meta['choices'])}")
+  if not isinstance(setting, (str, tuple, bool)) and not _inside(setting, meta):
     raise ConfigError(f"{key} = {shown(value)}: out of range; {allowed(meta)} ({meta['doc']}). "
                       f"Fix: choose a value in the range.")
-  return converted
+  return setting
 
 
 def _literal(text: str):

@@ -21,7 +21,7 @@ from jaxrl_llm.objective.terms import register as loss_term
 from jaxrl_llm.reporting.glossary import register as metrics
 from jaxrl_llm.reporting.metric_writers import register as metric_writer
 from jaxrl_llm.rollouts.backends import register as backend
-from jaxrl_llm.rollouts.environment import register as environment
+from jaxrl_llm.rollouts.environment_table import register as environment
 from jaxrl_llm.rollouts.tools import register as tool
 from jaxrl_llm.tasks import register as task
 from jaxrl_llm.tasks.mappings import register as mapping

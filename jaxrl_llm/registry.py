@@ -44,14 +44,19 @@ class Entry:
     return {f.name: f.default for f in dataclasses.fields(self.numbers)}
 
   @property
+  def of_plugin(self) -> bool:
+    """Returns whether the function is defined outside of the package."""
+    return not getattr(self.function, "__module__", "jaxrl_llm.").startswith("jaxrl_llm.")
+
+  @property
   def where(self) -> str:
     """Returns the place of the function: "ideas/reward.py, line 12, brevity"."""
     inner = inspect.unwrap(self.function)
     name = getattr(inner, "__qualname__", repr(inner))
     try:
       path = inspect.getsourcefile(inner)
-      inside = os.path.relpath(path)
-      path = path if inside.startswith(os.pardir) else inside
+      local_path = os.path.relpath(path)
+      path = path if local_path.startswith(os.pardir) else local_path
       return f"{path}, line {inspect.getsourcelines(inner)[1]}, {name}"
     except (TypeError, OSError, ValueError):
       return name
@@ -68,15 +73,18 @@ class Table(Generic[E]):
     home: module that registers the package's own methods. It is imported when the table is first
       read, so that `config` need not import the methods.
     key: of the config, which names the method; None: `kind`.name.
+    late: whether a method's module is imported when its name is looked up, by `files`.
 
   Attributes:
     fallback: makes the entry of a name that nothing registered, or None; set by the home module.
+    files: name to the module that registers it; set by the home module.
   """
 
-  def __init__(self, kind: str, home: str, key: str | None = None):
-    self.kind, self.key, self._home = kind, key or f"{kind}.name", home
+  def __init__(self, kind: str, home: str, key: str | None = None, late: bool = False):
+    self.kind, self.key, self._home, self.late = kind, key or f"{kind}.name", home, late
     self.fallback: Callable[[str], E | None] | None = None
     self.entries: dict[str, E] = {}
+    self.files: dict[str, str] = {}
 
   def register(self, name: str, numbers: type | None = None, *, replace: bool = False,
                make: Callable[..., Any] = Entry, **defaults):
@@ -99,7 +107,6 @@ class Table(Generic[E]):
     if numbers is not None and defaults:
       raise ValueError(f"{self.kind} {name!r}: {sorted(defaults)} beside {numbers.__name__}; give "
                        "a class of numbers or defaults, not both")
-    self._refuse_taken(name, replace)
     numbers_cls = numbers_class(name, defaults) if numbers is None else numbers
 
     def enter(function):
@@ -127,23 +134,30 @@ class Table(Generic[E]):
       raise PluginError(f"{self.kind} {name!r} ({self[name].where}): {type(error).__name__}: "
                         f"{reason}") from error
 
-  def _refuse_taken(self, name: str, replace: bool) -> None:
-    if name in self.entries and not replace:
-      raise ValueError(f"{self.kind} {name!r} is registered already. Fix: another name, or "
-                       "replace=True in a notebook")
-
   def add(self, name: str, entry: E, *, replace: bool = False) -> None:
     """Enters a method.
 
     Raises:
       ValueError: the name is taken, and `replace` is not set.
     """
-    self._refuse_taken(name, replace)
+    if self.files.get(name) not in (None, getattr(entry.function, "__module__", None)):
+      self._load(name)  # which would otherwise enter its own method later
+    if name in self.entries and not replace:
+      raise ValueError(f"{self.kind} {name!r} is registered already. Fix: another name, or "
+                       "replace=True in a notebook")
     self.entries[name] = entry
+
+  def _load(self, name: str) -> None:
+    """Imports the module that registers a name, if it is one of the package."""
+    importlib.import_module(self._home)
+    if name not in self.entries and name in self.files:
+      importlib.import_module(self.files[name])
 
   def names(self) -> list[str]:
     """Returns the names of all methods, sorted."""
     importlib.import_module(self._home)
+    for module in dict.fromkeys(self.files.values()):
+      importlib.import_module(module)
     return sorted(self.entries)
 
   def __iter__(self):
@@ -153,11 +167,8 @@ class Table(Generic[E]):
     return len(self.names())
 
   def __contains__(self, name: str) -> bool:
-    return name in self.names()
-
-  def get(self, name: str, default=None) -> E | None:
-    """Returns the entry of a name, or `default` if it is not registered."""
-    return self.entries[name] if name in self else default
+    self._load(name)
+    return name in self.entries
 
   def __setitem__(self, name: str, entry) -> None:
     """Replaces an entry, or only its function, as tests and notebooks do."""
@@ -165,18 +176,15 @@ class Table(Generic[E]):
       entry = dataclasses.replace(self[name], function=entry) if name in self else Entry(entry)
     self.entries[name] = entry  # type: ignore[assignment]
 
-  def __delitem__(self, name: str) -> None:
-    del self.entries[name]
-
   def __getitem__(self, name: str) -> E:
     """Returns the entry of a name; raises ConfigError with all names if it is not registered."""
     if name not in self.entries:
-      importlib.import_module(self._home)
+      self._load(name)
     if name not in self.entries and self.fallback is not None:
       entry = self.fallback(name)
       self.entries |= {} if entry is None else {name: entry}
+    names = self.names() if name not in self.entries else []
     if name not in self.entries:
-      names = self.names()
       raise ConfigError(f"{self.key} = {shown(name)}: registered are {', '.join(names)}."
                         f"{did_you_mean(str(name), names)}{_empty_plugins()}")
     return self.entries[name]
@@ -192,14 +200,14 @@ class Table(Generic[E]):
       ConfigError: names the hyperparameter, the hyperparameters of the method, and the methods that
         read it.
     """
-    accepted = self[name].defaults
+    own_numbers = self[name].defaults
     for number, value in values.items():
-      if number not in accepted:
+      if number not in own_numbers:
         other_methods = self.readers(number)
         hint = f"; what does: {', '.join(other_methods)}" if other_methods else did_you_mean(
-            number, accepted)
+            number, own_numbers)
         raise ConfigError(f"{self.kind}.{number} = {value!r}: {name!r} does not read it; it reads "
-                          f"{', '.join(sorted(accepted)) or 'no number'}{hint}. Fix: remove it.")
+                          f"{', '.join(sorted(own_numbers)) or 'no number'}{hint}. Fix: remove it.")
 
   def numbers(self, choice: "Choice", *, strict: bool = True):
     """Returns the hyperparameters of the chosen method, with its defaults for hyperparameters that
@@ -309,8 +317,8 @@ class Choice:
 
 EMPTY_PLUGINS: list[str] = []  # files that were loaded as plugins and registered nothing
 
-ESTIMATORS: Table = Table("estimator", "jaxrl_llm.objective.estimators")
-ADVANTAGES: Table = Table("advantage", "jaxrl_llm.objective.advantages")
+ESTIMATORS: Table = Table("estimator", "jaxrl_llm.objective.estimators", late=True)
+ADVANTAGES: Table = Table("advantage", "jaxrl_llm.objective.advantages", late=True)
 AGGREGATIONS: Table = Table("aggregation", "jaxrl_llm.objective.aggregation")
 LOSS_TERMS: Combination = Combination("term", "jaxrl_llm.objective.terms")
 COLUMNS: Table = Table("column", "jaxrl_llm.training.columns", "needs")
@@ -323,6 +331,6 @@ MAPPINGS: Table = Table("mapping", "jaxrl_llm.tasks.mappings", "task.data.mappin
 VERIFIERS: Table = Table("verifier", "jaxrl_llm.grading.grading", "task.data.verifier")
 REWARDS: Combination = Combination("reward", "jaxrl_llm.tasks.rewards")
 TOOLS: Table = Table("tool", "jaxrl_llm.rollouts.tools")
-ENVIRONMENTS: Table = Table("environment", "jaxrl_llm.rollouts.environment")
+ENVIRONMENTS: Table = Table("environment", "jaxrl_llm.rollouts.environment_table")
 METRIC_WRITERS: Combination = Combination("writer", "jaxrl_llm.reporting.metric_writers")
 AUTOMATA: Table = Table("automaton", "jaxrl_llm.lab.arena.tasks", "task")

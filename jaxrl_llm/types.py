@@ -404,8 +404,8 @@ def no_metrics(shapes: dict) -> dict:
 
 def merge_metrics(metrics: list[dict]) -> dict:
   """Merges dicts of metrics that have the same names."""
-  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *metrics)
-  return {name: metric.reduce() for name, metric in stacked.items()}
+  stacks = jax.tree.map(lambda *leaves: jnp.stack(leaves), *metrics)
+  return {name: metric.reduce() for name, metric in stacks.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import programs
 
 ROOT = Path(__file__).parent.parent
 PACKAGE, CLIENTS = ROOT / "jaxrl_llm", ROOT / "experiments"
-MOST_LINES = 28500
+MOST_LINES = 22000
 FLAGS = ("--config=configs/quickstart.py:ctpo", *(f"--config.{key}" for key in (
     "iterations=1", "warm_start.steps=1", "warm_start.batch_size=2", "model.width=8",
     "model.num_layers=1", "model.head_dim=4", "model.mlp_width=8", "rollout.prompts=4",

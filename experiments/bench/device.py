@@ -78,6 +78,9 @@ def _cells(row: dict) -> tuple[str, ...]:
   if "difference" in row:
     way = "interpreted" if row["interpreted"] else "compiled"
     notes.append(f"{way}, differs from the reference by {row['difference']:.1g}")
+  if "equal_rows" in row:
+    notes.append(f"{row['equal_rows']} rows as recorded, log-probs within "
+                 f"{row['log_prob_difference']:.1g}")
   if "attention" in row:
     notes.append(f"attention {row['attention']}")
   for dtype in ("bfloat16", "float32"):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.planning import model_flops
+from experiments.planning import model_flops, ring_reference
 from experiments.planning.abstract import bytes_of
 from experiments.planning.analysis import Program, analyse, tracing
 from experiments.planning.device_cases import Case, timed
@@ -101,6 +101,8 @@ def cases(models: dict[str, ModelConfig], sizes: Sizes, chip: Chip | None) -> li
     gap_case = Case(f"gap {name}", "gap", sizes.rows, functools.partial(gap, model, sizes))
     short += [trained[0], *decoded[0], gap_case]
     long += [*trained[1:], *itertools.chain(*decoded[1:])]
+  compared += [Case(f"engine {kind}", "engine", ring_reference.ROWS,
+                    functools.partial(engine_of_the_ring, kind)) for kind in sizes.kinds]
   return compared + short + long
 
 
@@ -139,6 +141,22 @@ def compare(shapes: tuple[int, int, int, str], block: int, rows: int) -> dict:
     raise RuntimeError(f"the kernel differs from the reference by {difference:.2g}: runs here go "
                        "on windowed")
   return {"difference": difference, "interpreted": device.platform != "tpu"}
+
+
+def engine_of_the_ring(kind: str, rows: int) -> dict:
+  """Compares what the engine samples with the record of an earlier one (ring_reference.py).
+
+  Args:
+    kind: how it reads the cache (rollout.decode_attention).
+    rows: those of the record.
+
+  Raises:
+    RuntimeError: most rows differ. Some may where a device multiplies f32 in bfloat16.
+  """
+  numbers = ring_reference.compare(*ring_reference.sample(attention=kind))
+  if numbers["equal_rows"] < rows / 2:
+    raise RuntimeError(f"{numbers['equal_rows']} of {rows} rows have the tokens of the record")
+  return numbers
 
 
 # Training.

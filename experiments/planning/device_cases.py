@@ -12,7 +12,7 @@ MEASURED, SKIPPED, NO_FIT, FAILED = "measured", "skipped", "did not fit", "faile
 
 
 class Case(NamedTuple):
-  """One measurement: `measure(rows)` returns its numbers; `kind`: kernel, train, decode or gap."""
+  """One measurement: `measure(rows)` returns its numbers; `kind` groups those that take as long."""
 
   name: str
   kind: str

@@ -11,7 +11,6 @@ number that is left out, or None in a ConfigDict, has the method's default; "non
 from jaxrl_llm.config.checks import check, fill, without_unread
 from jaxrl_llm.config.convert import from_dict, keys, to_dict
 from jaxrl_llm.config.evaluation import CheckpointConfig, EvaluationConfig
-from jaxrl_llm.config.listing import describe
 from jaxrl_llm.config.model import ModelConfig, RopeScalingConfig, check_model
 from jaxrl_llm.config.objective import (
   AdvantageConfig,
@@ -35,7 +34,6 @@ from jaxrl_llm.config.rollout import (
   ServerConfig,
 )
 from jaxrl_llm.config.root import Config
-from jaxrl_llm.config.saved import OF_RUN, from_saved, permit, read_saved
 from jaxrl_llm.config.sections import (
   MeshConfig,
   OptimizerConfig,
@@ -85,10 +83,12 @@ def base_config():
   return named.config_dict_of(Config)
 
 
-# Sections that only one task reads: defined next to that task, and importable from here, too.
+# Sections that only one task reads, defined next to that task, and what a run does not call.
 __getattr__ = late_names(__name__, {
     "CountdownConfig": "jaxrl_llm.tasks.keys",
     "DataConfig": "jaxrl_llm.tasks.data",
+    **dict.fromkeys(("OF_RUN", "from_saved", "permit", "read_saved"), "jaxrl_llm.config.saved"),
+    "describe": "jaxrl_llm.config.listing",
     "GymConfig": "jaxrl_llm.tasks.keys",
     "ToolArithmeticConfig": "jaxrl_llm.tasks.keys",
 })

@@ -29,16 +29,18 @@ OTHERS = {
 }
 
 
-def defaults(cls) -> dict[str, Any]:
-  """Returns a nested dict of a section's keys, with the numbers of all methods as None."""
+def defaults(cls, imports: bool = True) -> dict[str, Any]:
+  """Returns a nested dict of a section's keys, with the numbers of all methods as None; `imports`
+  False: but for methods whose files are imported when they are chosen.
+  """
   hints, out = typing.get_type_hints(cls), {}
   for name, field in options(cls).items():
     if "sections" in field.metadata:
       out[name] = {}
     else:
       inner = dataclasses.is_dataclass(hints[name])
-      out[name] = defaults(hints[name]) if inner else field.default
-  if issubclass(cls, Choice):
+      out[name] = defaults(hints[name], imports) if inner else field.default
+  if issubclass(cls, Choice) and (imports or not cls.table.late):
     for method in cls.table.names():
       out |= {key: default for key, default in _unset(cls.table[method].numbers).items()
               if key not in out}

@@ -19,8 +19,7 @@ class EvaluationConfig:
   every: int = option(10, "iterations between held-out evaluations", low=1)
   samples: int = option(0, "sampled completions per held-out problem, besides the greedy one",
                         low=0, high=10**5)
-  temperature: float = option(1.0, "of the sampled completions", low=1e-3, high=100.0,
-                              when=SAMPLED)
+  temperature: float = option(1.0, "of the sampled completions", low=1e-3, high=100.0, when=SAMPLED)
   patience: int = option(0, "evaluations without a new best one (checkpoint.best) after which the "
                          "run ends; 0: it never ends early", low=0, when=when("checkpoint.best"))
   sets: tuple = sections(EvaluationSetConfig, "further held-out problems from files, by name; a "

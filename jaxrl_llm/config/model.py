@@ -15,8 +15,7 @@ class RopeScalingConfig:
 
   name: str = option("none", "how the frequencies are stretched", choices=("none", "linear",
                                                                            "llama3", "yarn"))
-  factor: float = option(8.0, "how many times longer the context becomes", low=1.0,
-                         when=STRETCHED)
+  factor: float = option(8.0, "how many times longer the context becomes", low=1.0, when=STRETCHED)
   low_frequency_factor: float = option(
       1.0, "wavelengths above original_length / this are stretched fully", low=0.0,
       when=LLAMA3)
@@ -49,11 +48,9 @@ class ModelConfig:
                           "(attention_bias of Llama and Qwen3)", when=when(".qkv_bias"))
   qk_norm: bool = option(True, "applies RMSNorm to queries and keys (Qwen3)")
   num_experts: int = option(0, "experts of each MLP (Qwen3-MoE); 0: a dense MLP", low=0)
-  experts_per_token: int = option(2, "experts that a token is sent to", low=1,
-                                  when=EXPERTS)
+  experts_per_token: int = option(2, "experts that a token is sent to", low=1, when=EXPERTS)
   expert_width: int = option(128, "hidden width of one expert", low=1, when=EXPERTS)
-  normalize_router: bool = option(True, "makes the chosen experts' weights sum to 1",
-                                  when=EXPERTS)
+  normalize_router: bool = option(True, "makes the chosen experts' weights sum to 1", when=EXPERTS)
   dense_layers: tuple = option((), "layers, from 0, that have a dense MLP among those with experts",
                                of=int, when=EXPERTS)
   rope_base: float = option(1e4, "base of the rotary frequencies", low=1.0)

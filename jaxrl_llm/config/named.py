@@ -46,8 +46,8 @@ class Named(config_dict.ConfigDict):
 
 
 class Open(config_dict.ConfigDict):
-  """A section that admits keys that no registered method reads: the arguments of a method that is
-  looked up in a library. `from_dict` refuses arguments that the chosen method lacks.
+  """A section that admits all keys, because its methods are imported when they are chosen, or are a
+  library's. `from_dict` refuses keys that the chosen method lacks.
   """
 
   def __getitem__(self, key):
@@ -63,9 +63,10 @@ class Open(config_dict.ConfigDict):
 
 def config_dict_of(cls: type) -> config_dict.ConfigDict:
   """Returns a ConfigDict of a section's keys with their defaults."""
-  config = config_dict.ConfigDict(_references(defaults(cls)))
+  config = config_dict.ConfigDict(_references(defaults(cls, imports=False)))
   for name, hint in typing.get_type_hints(cls).items():
-    if getattr(getattr(hint, "table", None), "fallback", None) is not None:
+    table = getattr(hint, "table", None)
+    if table is not None and (table.fallback is not None or table.late):
       content = config[name]
       del config[name]
       config[name] = Open()

@@ -52,13 +52,13 @@ def compare(gold: str, answer: str) -> Verdict | Question:
     return _near(gold[:match.start()], answer, float(match[1]))
   if normalize(answer) == normalize(gold):
     return Verdict(True, "string")
-  labelled = _LABEL.match(latex.undecorated(gold))
-  expected = labelled[1] if labelled else normalize(gold).strip("()")
-  if re.fullmatch("[A-J]", expected):
+  label_match = _LABEL.match(latex.undecorated(gold))
+  gold_text = label_match[1] if label_match else normalize(gold).strip("()")
+  if re.fullmatch("[A-J]", gold_text):
     label = letters.option(answer)
     if label == letters.HEDGE or (label and label in answer):
       values = [quantity(without_label(text)) for text in (gold, answer)]
-      return Verdict(label == expected and (None in values or equal(*values)), "letter")
+      return Verdict(label == gold_text and (None in values or equal(*values)), "letter")
   gold, answer = without_label(gold), _without_remarks(gold, answer)
   for rung in (_ratios, _bases, _quantities, _names):
     if (verdict := rung(gold, answer)) is not None:
@@ -118,12 +118,12 @@ def _bases(gold: str, answer: str) -> Verdict | None:
 
 def _quantities(gold: str, answer: str) -> Verdict | None:
   """Compares numbers with units, and refuses formulas with units that differ."""
-  expected, value = quantity(gold), quantity(without_label(answer))
-  if expected is not None and value is not None:
-    return Verdict(equal(expected, value), "number")
-  if expected is not None and len(parts := list_parts(answer)) > 1:  # 3/4 or 75%
+  gold_value, value = quantity(gold), quantity(without_label(answer))
+  if gold_value is not None and value is not None:
+    return Verdict(equal(gold_value, value), "number")
+  if gold_value is not None and len(parts := list_parts(answer)) > 1:  # 3/4 or 75%
     values = [quantity(part) for part in parts]
-    if all(value is not None and equal(expected, value) for value in values):
+    if all(value is not None and equal(gold_value, value) for value in values):
       return Verdict(True, "number")
   units = [known_unit(match[1] + (match[2] or "")) if match else None
            for match in (_UNIT_BEHIND.search(text) for text in (gold, answer))]

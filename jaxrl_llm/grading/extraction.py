@@ -109,8 +109,8 @@ def marked(text: str) -> str | None:
 def last_line(text: str) -> str:
   """Returns the last line with a number or formula, or else the only line."""
   lines = [line for line in text.splitlines() if line.strip()]
-  stated = [line for line in lines if re.search(r"[\d$\\=]", line)]
-  return (stated or (lines if len(lines) == 1 else [""]))[-1][-LONGEST:]
+  candidates = [line for line in lines if re.search(r"[\d$\\=]", line)]
+  return (candidates or (lines if len(lines) == 1 else [""]))[-1][-LONGEST:]
 
 
 def groups(text: str, opener: re.Pattern | None) -> list[tuple[int, int, int]]:
@@ -133,8 +133,8 @@ def groups(text: str, opener: re.Pattern | None) -> list[tuple[int, int, int]]:
 
 def unwrap(text: str, opener: re.Pattern) -> str:
   """Replaces each group that `opener` begins by its content."""
-  cuts = sorted(cut for start, inside, end in groups(text, opener)
-                for cut in ((start, inside), (end, end + 1)))
+  cuts = sorted(cut for start, content, end in groups(text, opener)
+                for cut in ((start, content), (end, end + 1)))
   pieces, position = [], 0
   for start, end in cuts:
     pieces.append(text[position:start])

@@ -41,8 +41,8 @@ def question(gold: str, answer: str) -> Question | bool:
   plain = [_SYSTEM.sub("", latex.undecorated(text)) for text in (gold, answer)]
   names, texts = zip(*map(_named, plain), strict=True)
   texts = texts if any(names) else [_values(*plain), _values(*plain[::-1])]
-  unnamed = "" in names and _form(texts[names[0] > ""]) == "("
-  if None in texts or (names[0] != names[1] and not unnamed):
+  is_unnamed = "" in names and _form(texts[names[0] > ""]) == "("
+  if None in texts or (names[0] != names[1] and not is_unnamed):
     return False
   formulas = [latex.canonical(text) for text in texts]
   same = formulas[0].replace(" ", "") == formulas[1].replace(" ", "")
@@ -67,20 +67,20 @@ def _values(text: str, other: str) -> str | None:
   the same, or both are functions: f(x) = 2x and y = 3x.
   """
   text = re.sub(r"^([^=a-zA-Z]+)=\s*([a-zA-Z])\s*$", r"\2 = \1", text)  # 10 = x
-  left, _, right = text.partition("=")
+  name, _, right = text.partition("=")
   if "=" not in _SUBSCRIPT.sub("", text):
     return text
   if "=" in _SUBSCRIPT.sub("", other):
     alike = _FUNCTION.match(text) and _FUNCTION.match(other)
-    same = left.strip() == other.partition("=")[0].strip() and len(list_parts(text)) == 1
+    same = name.strip() == other.partition("=")[0].strip() and len(list_parts(text)) == 1
     return right if alike or same else text
   out = []
   for part in list_parts(text):
-    left, _, right = part.rpartition("=")
-    left = left.rpartition("=")[2].strip()
-    sides = [quantity(left), quantity(right)]
-    if (None not in sides and not equal(*sides)) or bounds(left) or (
-        left and not _NAME.fullmatch(left) and re.search("[a-z|]", _NUMERIC.sub("", left))):
+    name, _, right = part.rpartition("=")
+    name = name.rpartition("=")[2].strip()
+    sides = [quantity(name), quantity(right)]
+    if (None not in sides and not equal(*sides)) or bounds(name) or (
+        name and not _NAME.fullmatch(name) and re.search("[a-z|]", _NUMERIC.sub("", name))):
       return None
     out.append(right)
   return ", ".join(out)

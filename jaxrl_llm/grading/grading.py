@@ -114,11 +114,11 @@ def _exact(text: str, gold: str) -> Verdict:
 
 @register("choice")
 def _choice(text: str, gold: str) -> Verdict:
-  expected = re.fullmatch(r"\(?([A-Ja-j])[.)]?", gold)
-  if expected is None:
+  letter_match = re.fullmatch(r"\(?([A-Ja-j])[.)]?", gold)
+  if letter_match is None:
     return Verdict(False, "none", f"the answer {gold[:40]!r} is no letter from A to J")
   answer = letter(text)
-  return Verdict(answer == expected[1].upper(), "missing" if answer is None else "letter")
+  return Verdict(answer == letter_match[1].upper(), "missing" if answer is None else "letter")
 
 
 @register("numeric")
@@ -136,16 +136,16 @@ def _strict(text: str, gold: str) -> Verdict | Question:
 
 @register("math")
 def _math(text: str, gold: str) -> Verdict | Question:
-  expected, answer = quantity(gold), _boxed_answer(text, gold)
+  gold_value, answer = quantity(gold), _boxed_answer(text, gold)
   if answer is not None:
     number = _number_in_box(answer)
     if not answer or _is_withdrawn(text, number):
       return MISSING
   else:
     number = _stated_number(text)
-    answer = "" if expected else _stated_formula(text)
-  if expected and number:
-    return Verdict(equal(expected, number), "number")
+    answer = "" if gold_value else _stated_formula(text)
+  if gold_value and number:
+    return Verdict(equal(gold_value, number), "number")
   if len(answer) > max(LONGEST, 4 * len(gold)):
     return Verdict(False, "length")
   return compare(gold, answer) if answer else MISSING
@@ -178,18 +178,18 @@ def _stated_number(text: str) -> Quantity | None:
   statement = extraction.marked(text)
   plain = unmarked(readable(text if statement is None else statement))
   if statement is None:
-    stated = statements.sentences(extraction.last_line(plain))
-    plain = next((part for part in reversed(stated) if re.search(r"\d", part)), "")
+    candidates = statements.sentences(extraction.last_line(plain))
+    plain = next((part for part in reversed(candidates) if re.search(r"\d", part)), "")
   return statements.concluded(plain)
 
 
 def _stated_formula(text: str) -> str:
   """Returns the formula or the words that a text without a box states, empty without any."""
   statement = extraction.marked(text)
-  stated = text if statement is None else statement.split("\n")[0]
-  if formulas := extraction.formulas(stated):
+  formula = text if statement is None else statement.split("\n")[0]
+  if formulas := extraction.formulas(formula):
     return ", ".join(_distinct(formulas))
-  return extraction.last_line(unmarked(readable(stated)))
+  return extraction.last_line(unmarked(readable(formula)))
 
 
 def _is_withdrawn(text: str, boxed: Quantity | None) -> bool:

@@ -84,9 +84,9 @@ def _with_signs(part: str, signs: str) -> str:
 
 
 def _periodic(match: re.Match) -> str:
-  whole, fixed, period = match[1] or "0", match[2], match[3]
-  numerator = int(whole + fixed + period) - int(whole + fixed)
-  return rf"\frac{{{numerator}}}{{{(10**len(period) - 1) * 10**len(fixed)}}}"
+  integer, digits, period = match[1] or "0", match[2], match[3]
+  numerator = int(integer + digits + period) - int(integer + digits)
+  return rf"\frac{{{numerator}}}{{{(10**len(period) - 1) * 10**len(digits)}}}"
 
 
 def exact_decimals(text: str) -> str:
@@ -110,7 +110,7 @@ def _outer_braces(text: str) -> str:
   spans = groups(text, None)
   while spans and spans[-1][0] == 0 and spans[-1][2] == len(text) - 1:
     text = text[1:-1]
-    spans = [(start - 1, inside - 1, end - 1) for start, inside, end in spans[:-1]]
+    spans = [(start - 1, content - 1, end - 1) for start, content, end in spans[:-1]]
   return text
 
 

@@ -31,12 +31,12 @@ def letter(text: str) -> str | None:
       return None if HEDGE in options or len(options) > 1 else options.pop()
     text = without_boxes(text)
   for pattern in _STATEMENTS[:1] if contents else _STATEMENTS:
-    stated = [_stated(text, match) for match in deque(pattern.finditer(text), maxlen=MOST)]
-    letters = [name for name in stated if name is not None]
+    choices = [_stated(text, match) for match in deque(pattern.finditer(text), maxlen=MOST)]
+    letters = [name for name in choices if name is not None]
     if letters:
       # Several in alphabetical order are the options, as in the problem.
-      listed = len(letters) > 2 and "".join(letters) in "ABCDEFGHIJ"
-      return None if letters[-1] == HEDGE or listed else letters[-1]
+      is_list = len(letters) > 2 and "".join(letters) in "ABCDEFGHIJ"
+      return None if letters[-1] == HEDGE or is_list else letters[-1]
   return None if contents else _on_lines(text)
 
 
@@ -69,8 +69,8 @@ def _stated(text: str, match: re.Match) -> str | None:
   if _ARTICLE.match(text, begin) or _REFUSED.match(text, end) or (
       _REFUSED_BEFORE.search(text, max(0, begin - 70), begin)):
     return None
-  before = _JOINED_BEFORE.search(text, max(0, begin - 30), begin)
-  if re.search(r"\balso\b", match[0]) or (before and before[1].upper() != label):
+  prefix = _JOINED_BEFORE.search(text, max(0, begin - 30), begin)
+  if re.search(r"\balso\b", match[0]) or (prefix and prefix[1].upper() != label):
     return HEDGE
   return HEDGE if _has_other(text[end:end + 200], label) else label
 
@@ -96,8 +96,8 @@ def _on_lines(text: str) -> str | None:
   alone = [match and match[1].upper() for match in map(_ALONE.fullmatch, map(_plain, lines[-2:]))]
   if alone and alone[-1]:
     return None if len(alone) > 1 and alone[0] not in (None, alone[1]) else alone[-1]
-  named = [_stated(line, match) for line in lines if (match := _LABELLED.match(line))]
-  return named[0] if len({*named}) == 1 and named[0] != HEDGE else None
+  choices = [_stated(line, match) for line in lines if (match := _LABELLED.match(line))]
+  return choices[0] if len({*choices}) == 1 and choices[0] != HEDGE else None
 
 
 _FONT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox|bf|rm|operatorname)\s{0,3}\{")

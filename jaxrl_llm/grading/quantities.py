@@ -97,11 +97,11 @@ def known_unit(text: str) -> str | None:
 
 def _exact(text: str) -> Fraction | None:
   r"""Returns the value of 1,024, 3.5, 3/4, 1 1/2 or 1\frac{1}{2}; None of 1/0."""
-  whole, _, ratio = re.sub(r"(?<=\d)(?:\s+(?=\d+\s*/)|\s*(?=\\frac))", "+", text).rpartition("+")
+  integer, _, ratio = re.sub(r"(?<=\d)(?:\s+(?=\d+\s*/)|\s*(?=\\frac))", "+", text).rpartition("+")
   above, below = re.fullmatch(r"\\frac\{(.*)\}\s*\{(.*)\}|(.*)", ratio).group(1, 2)
   if below is None:
     above, _, below = ratio.partition("/")
-  numbers = [Fraction(Decimal(re.sub(r"[, ~]", "", part))) for part in (whole or "0", above,
+  numbers = [Fraction(Decimal(re.sub(r"[, ~]", "", part))) for part in (integer or "0", above,
                                                                        below or "1")]
   return numbers[0] + numbers[1] / numbers[2] if numbers[2] else None
 

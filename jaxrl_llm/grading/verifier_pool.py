@@ -70,8 +70,8 @@ def _costly(outcome) -> bool:
 def _verdict(outcome, costly_gold: bool) -> Verdict:
   """Returns what the outcome of a comparison says about its question."""
   if isinstance(outcome, Fault) and not outcome.reason.startswith(COSTLY):
-    crashed = "" if is_late(outcome) or outcome.reason.startswith("crash") else "crash: "
-    return Verdict(False, "none", crashed + outcome.reason)
+    prefix = "" if is_late(outcome) or outcome.reason.startswith("crash") else "crash: "
+    return Verdict(False, "none", prefix + outcome.reason)
   if isinstance(outcome, bool):
     return Verdict(outcome, "algebra")
   return Verdict(False, "none", "timeout: the right answer") if costly_gold else TOO_EXPENSIVE
@@ -123,8 +123,8 @@ def grade_many(kind: str, completions: list[str], answers: list[str], *, workers
     missing = Verdict(False, "none", "the box needs algebra: pip install -e '.[math]'")
     verdicts = [missing if isinstance(v, Question) else v for v in verdicts]
   elif questions:
-    decided = decide([*questions.values()], workers=workers, timeout=timeout)
-    for i, verdict in zip(questions, decided, strict=True):
+    decisions = decide([*questions.values()], workers=workers, timeout=timeout)
+    for i, verdict in zip(questions, decisions, strict=True):
       verdicts[i] = verdict
   return [verdict for verdict in verdicts if isinstance(verdict, Verdict)]
 
@@ -135,5 +135,5 @@ def verify_many(kind: str, completions: list[str], answers: list[str], *, worker
 
   A row without a verdict has an `unscored_reason`.
   """
-  graded = grade_many(kind, completions, answers, workers=workers, timeout=timeout)
-  return [Reward(float(v.correct), v.correct, v.unscored_reason, rung=v.rung) for v in graded]
+  verdicts = grade_many(kind, completions, answers, workers=workers, timeout=timeout)
+  return [Reward(float(v.correct), v.correct, v.unscored_reason, rung=v.rung) for v in verdicts]

@@ -35,10 +35,10 @@ def compare(gold: str, prediction: str, decimals: int | None = None,
   """Returns whether two formulas are equal, or "costly"; see `comparisons.Question`."""
   import math_verify
   try:
-    expected, answer = parsed(math_verify, gold), parsed(math_verify, prediction)
+    gold_value, answer = parsed(math_verify, gold), parsed(math_verify, prediction)
     rounding = 15 if decimals is None else decimals
-    close = tolerance is not None and near(expected, answer, tolerance)
-    return close or equal(math_verify, expected, answer, rounding)
+    close = tolerance is not None and near(gold_value, answer, tolerance)
+    return close or equal(math_verify, gold_value, answer, rounding)
   except (TooCostlyError, MemoryError):
     return "costly"
   except RecursionError:  # brackets within brackets

@@ -68,8 +68,7 @@ def _reference(queries, new, cache, length):
   """Returns (outputs, keys and values with the new token) in f32, by plain numpy."""
   columns, size = cache[0].shape[2:]
   place = (np.arange(columns) == length[:, None] - 1)[:, None, :, None]
-  keys, values = (np.where(place, x.swapaxes(1, 2), old)
-                  for x, old in zip(new, cache, strict=True))
+  keys, values = (np.where(place, x.swapaxes(1, 2), old) for x, old in zip(new, cache, strict=True))
   seen = (np.arange(columns) < length[:, None])[:, None, None]
   grouped = queries[:, 0].reshape(len(queries), keys.shape[1], -1, size) * size**-0.5
   scores = np.where(seen, np.einsum("bkgd,bktd->bkgt", grouped, keys), -1e30)

@@ -9,7 +9,6 @@ Shapes: B rows, K kv-heads, G query heads of each, d head width, T columns.
 """
 
 import functools
-import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -64,26 +63,26 @@ def attend_and_write(queries, new: tuple, cached: tuple, rows: LiveRows, block: 
     return pl.BlockSpec((1, heads, *place.shape(x, block)),
                         block_at if place.axis == 2 else scales_at)
 
-  anywhere = [pl.BlockSpec(memory_space=pl.ANY)] * len(cached)
+  anywhere = tuple(pl.BlockSpec(memory_space=pl.ANY) for _ in cached)
   scratch = [pltpu.VMEM((heads, group, width), jnp.float32) for width in (1, 1, size)]
-  scratch += [pltpu.VMEM((heads, *place.shape(x, place.tile)), x.dtype)
-              for place, x in zip(places, cached, strict=True)]
+  tiles = tuple(pltpu.VMEM((heads, *place.shape(x, place.tile)), x.dtype)
+                for place, x in zip(places, cached, strict=True))
   spec = pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=3, grid=(chip.cores, rows.total[0]),
-      in_specs=[of_row(group, size), *(of_row(*x.shape[2:]) for x in new),
-                *map(of_block, places, cached)],
-      out_specs=[of_row(group, size), of_row(group, 1), *anywhere],
-      scratch_shapes=[*scratch, pltpu.SMEM((1,), jnp.int32),
+      in_specs=[of_row(group, size), tuple(of_row(*x.shape[2:]) for x in new),
+                tuple(map(of_block, places, cached))],
+      out_specs=[of_row(group, size), of_row(group, 1), anywhere],
+      scratch_shapes=[*scratch, tiles, pltpu.SMEM((1,), jnp.int32),
                       pltpu.SemaphoreType.DMA((len(cached),))])
   shapes = [jax.ShapeDtypeStruct(queries.shape, jnp.float32),
             jax.ShapeDtypeStruct((*queries.shape[:3], 1), jnp.float32),
-            *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in cached)]
-  out, log_sum, *cached = pl.pallas_call(
+            tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in cached)]
+  out, log_sum, cached = pl.pallas_call(
       functools.partial(_kernel, block, places), grid_spec=spec, interpret=chip.interpret,
       name=NAME, out_shape=shapes,
       input_output_aliases={4 + len(cached) + i: 2 + i for i in range(len(cached))},
       compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
-  )(rows.row, rows.number, rows.length, queries, *new, *cached)
+  )(rows.row, rows.number, rows.length, queries, tuple(new), tuple(cached))
   cached = [x if axis == 2 else x.swapaxes(2, 3) for x, axis in zip(cached, axes, strict=True)]
   some = (rows.length > 0)[:, None, None, None]
   (keys, values), _ = jax.tree.unflatten(structure, cached + new)
@@ -127,18 +126,10 @@ class _Refs(NamedTuple):
   pending: Any
   semaphores: Any
 
-  @classmethod
-  def of(cls, count: int, refs) -> "_Refs":
-    sizes = (1, 1, 1, 1, count, count, 1, 1, count, 1, 1, 1, count, 1, 1)
-    several = [i for i, size in enumerate(sizes) if size > 1]
-    parts = iter(refs)
-    taken = [tuple(itertools.islice(parts, size)) for size in sizes]
-    return cls(*(part if i in several else part[0] for i, part in enumerate(taken)))
-
 
 def _kernel(block: int, places: list[Columns], *refs):
   """One block of one row, for one core's heads."""
-  x = _Refs.of(len(places), refs)
+  x = _Refs(*refs)
   core, step = pl.program_id(0), pl.program_id(1)
   row, number = x.row[step], x.number[step]
   cached, heads = x.length[row] - 1, x.queries.shape[1]

@@ -18,7 +18,6 @@ from flax import struct
 from jaxtyping import Array, Bool, Int
 
 from jaxrl_llm.config import ConfigError, ModelConfig
-from jaxrl_llm.models import attention_kernels, blocked_attention
 from jaxrl_llm.models.attention import LONG, attend_earlier
 
 # The segments of a row, as errors call them.
@@ -148,6 +147,8 @@ def attend_rows(queries, keys, values, visible: Rows, constrain):
   """
   if visible.kind == "plain":
     return attend_earlier(queries, keys, values, visible.visible)
+  from jaxrl_llm.models import attention_kernels, blocked_attention  # short rows need none of them
+
   run = blocked_attention.attend_blocks
   if visible.kind != "blocked":
     run = getattr(attention_kernels, visible.kind)

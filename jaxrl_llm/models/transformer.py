@@ -24,10 +24,8 @@ from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import kv_cache, live_attention, row_attention
 from jaxrl_llm.models.kv_cache import KVCache
 from jaxrl_llm.models.layers import MLP, Attention, RMSNorm, weight, zeros
-from jaxrl_llm.models.moe import MoE
 from jaxrl_llm.models.mtp import MtpModule
 from jaxrl_llm.models.row_cache import RowCache
-from jaxrl_llm.ops.token_stats import scaled_logits
 
 Constrain = Callable[[Array, tuple], Array]
 BLOCK_INPUT = "block_input"
@@ -55,6 +53,8 @@ class Block(nnx.Module):
     self.attention = Attention(cfg, rngs)
     self.mlp_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
     experts = cfg.num_experts and layer not in cfg.dense_layers
+    if experts:
+      from jaxrl_llm.models.moe import MoE
     self.mlp = MoE(cfg, rngs) if experts else MLP(cfg, rngs)
 
   def __call__(self, x, positions, visible, layer_cache, index, constrain):
@@ -66,10 +66,10 @@ class Block(nnx.Module):
     attn_out, layer_cache = self.attention(self.attention_norm(x), positions, visible, layer_cache,
                                            index, constrain)
     x = constrain(x + attn_out, ("rows", "length", "embed_activation"))
-    if isinstance(self.mlp, MoE):
-      change, routing = self.mlp(self.mlp_norm(x), constrain)
-    else:
+    if isinstance(self.mlp, MLP):
       change, routing = self.mlp(self.mlp_norm(x), constrain), None
+    else:
+      change, routing = self.mlp(self.mlp_norm(x), constrain)
     return constrain(x + change, ("rows", "length", "embed_activation")), (layer_cache, routing)
 
 
@@ -305,14 +305,6 @@ class Model:
     places = Places(positions, segments, self.packed, shared)
     states = self._network(params)(inputs, places, None, self.constrain, columns)[3]
     return states[jnp.asarray(layers)]
-
-  def lens(self, params, states: Float[Array, "... D"]) -> Float[Array, "... V"]:
-    """Returns the logits, f32, that the final norm and the head make of any layer's states (logit
-    lens).
-
-    For layer N they are the model's own logits.
-    """
-    return scaled_logits(self.normed(params, states), self.head(params), 1.0)
 
   def normed(self, params, states: Float[Array, "... D"]) -> Float[Array, "... D"]:
     """Returns the final norm of states; of layer N, what `hidden` returns."""

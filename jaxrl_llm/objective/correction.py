@@ -185,8 +185,7 @@ def _mean_weight(weights, mask, level: str):
 
 def _binary(anchor_log_probs, behavior_log_probs, mask):
   """Returns the statistic of `token_kpop`, [B, L] without gradient."""
-  pair = (lax.stop_gradient(masked.masked(x, mask)) for x in (anchor_log_probs,
-                                                              behavior_log_probs))
+  pair = (lax.stop_gradient(masked.masked(x, mask)) for x in (anchor_log_probs, behavior_log_probs))
   return binary_divergence(*pair, SMALLEST)
 
 

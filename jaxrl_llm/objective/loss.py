@@ -10,12 +10,7 @@ from jaxrl_llm.config import EstimatorConfig, LossConfig
 from jaxrl_llm.objective import anchor as interpolation
 from jaxrl_llm.objective import correction, estimators, terms
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
-from jaxrl_llm.objective.row_stats import (
-  Distribution,
-  fed_tokens,
-  predicted_ahead,
-  row_stats,
-)
+from jaxrl_llm.objective.row_stats import Distribution, fed_tokens, predicted_ahead, row_stats
 from jaxrl_llm.objective.terms import kl_terms, value_terms
 from jaxrl_llm.ops import masked
 from jaxrl_llm.ops.experts import expert_load

@@ -18,14 +18,7 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.objective import advantages, estimators, terms
 from jaxrl_llm.objective.aggregation import loss_weights, regularizer_weights
-from jaxrl_llm.registry import (
-  ADVANTAGES,
-  AGGREGATIONS,
-  ESTIMATORS,
-  LOSS_TERMS,
-  Choice,
-  Table,
-)
+from jaxrl_llm.registry import ADVANTAGES, AGGREGATIONS, ESTIMATORS, LOSS_TERMS, Choice, Table
 from jaxrl_llm.types import (
   AdvantageInputs,
   EffectiveShare,
@@ -61,7 +54,7 @@ def check_objective(loss: LossConfig, batch: BatchConfig) -> None:
 
 def _check_of_plugin(table: Table, section: Choice, check: Callable) -> None:
   """Calls `check(section)` if the chosen method is no module's of the package."""
-  if not table[section.name].function.__module__.startswith("jaxrl_llm."):
+  if table[section.name].of_plugin:
     with table.blamed(section.name):
       check(section)
 
@@ -88,8 +81,7 @@ def _check_estimator(cfg: EstimatorConfig) -> None:
 
 def _check_aggregation(cfg: AggregationConfig) -> None:
   def weights(mask, signal, group):
-    return (loss_weights(mask, signal, group, cfg),
-            regularizer_weights(mask, cfg))
+    return (loss_weights(mask, signal, group, cfg), regularizer_weights(mask, cfg))
 
   for token_weights in jax.eval_shape(weights, _array(SHAPE, bool), _array(SHAPE),
                               _array(SHAPE[:1], jnp.int32)):
@@ -134,8 +126,7 @@ def _check_term(cfg: LossConfig, entry: terms.TermEntry) -> None:
     columns = {name: tokens for name in entry.columns}
     columns |= {name: tokens[:, 0] for name in entry.row_columns}
     batch = TrainBatch(rollout, tokens, tokens, tokens, tokens, columns=columns or None)
-    return entry.function(terms.TermInputs(stats, batch, mask, terms.surrogate_of(cfg)),
-                          numbers)
+    return entry.function(terms.TermInputs(stats, batch, mask, terms.surrogate_of(cfg)), numbers)
 
   ints, rows = _array(SHAPE, jnp.int32), _array(SHAPE[:1], jnp.int32)
   output = jax.eval_shape(term, ints, rows, tokens, mask)

@@ -53,7 +53,6 @@ def prefix_means(values: Float[Array, " B"], member: Bool[Array, " B"], tokens: 
 
   node_id = masked.group_index(group_id).astype(jnp.int32)
   mean, count = mean_of(node_id, member)
-  _, (means, counts) = lax.scan(step, (node_id, mean, count),
-                                (compact.T, jnp.arange(1, width + 1)))
+  _, (means, counts) = lax.scan(step, (node_id, mean, count), (compact.T, jnp.arange(1, width + 1)))
   return (jnp.concatenate([mean[:, None], means.T], 1),
           jnp.concatenate([count[:, None], counts.T], 1))

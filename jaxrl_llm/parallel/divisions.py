@@ -88,15 +88,15 @@ def check_memory(shapes, keys: dict[str, int]) -> None:
   Raises:
     ConfigError: naming the largest of `keys`.
   """
-  needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+  total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
   devices = sum((device.memory_stats() or {}).get("bytes_limit", 0)
                 for device in jax.local_devices() if device.platform != "cpu")
   available = processes.count() * (
       devices + os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-  if needed > available:
+  if total > available:
     key = max(keys, key=lambda name: keys[name])
     raise ConfigError(
-        f"{key} = {keys[key]}: the parameters need {needed / 2**30:,.0f} GiB, and devices and "
+        f"{key} = {keys[key]}: the parameters need {total / 2**30:,.0f} GiB, and devices and "
         f"hosts have {available / 2**30:,.0f} GiB. Fix: a smaller {' or '.join(keys)}.")
 
 

@@ -8,8 +8,7 @@ Arrays cross in `parallel`. Everything here is cheap and harmless with a single 
 """
 
 from jaxrl_llm.parallel.exchanges import count, deal, exchange, from_main, index, is_main, share
-from jaxrl_llm.parallel.roll_call import AbsentError
 from jaxrl_llm.parallel.start_up import fail, finish, start
 
-__all__ = ["AbsentError", "count", "deal", "exchange", "fail", "finish", "from_main", "index",
-           "is_main", "share", "start"]
+__all__ = ["count", "deal", "exchange", "fail", "finish", "from_main", "index", "is_main", "share",
+           "start"]

@@ -7,12 +7,15 @@ import os
 import re
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import jax
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.parallel import jax_private
-from jaxrl_llm.parallel.roll_call import RollCall
+
+if TYPE_CHECKING:  # a run of one process calls no roll
+  from jaxrl_llm.parallel.roll_call import RollCall
 
 WAIT = 300.0  # seconds in which all processes must have come
 # A process that died is noticed by the roll call; JAX's own, slower check is the second net.
@@ -20,7 +23,7 @@ HEARTBEAT = 50  # seconds
 CPU_THREADS = 32
 GRACE = 2.0  # seconds in which the roll call may notice that another process died first
 logger = logging.getLogger(__name__)
-_roll_call: RollCall | None = None
+_roll_call: "RollCall | None" = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +64,7 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
   place = _place_of_flags(coordinator, processes, process) or _launched(wait)
   if place is None or place.count == 1:
     return
+  from jaxrl_llm.parallel.roll_call import RollCall
   roll_call = RollCall(_roll_call_address(place.coordinator), place.count, place.index,
                        functools.partial(_end_process, place.index))
   roll_call.begin(wait)

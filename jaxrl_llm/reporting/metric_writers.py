@@ -186,8 +186,7 @@ class OnlineWriter(MetricWriter):
     _client(cls.name)
 
   def begin(self, package, run_id: str):
-    """Returns the client's run, new or continued, which has `log(values, step)` and `finish()`.
-    """
+    """Returns the client's run, new or continued, which has `log(values, step)` and `finish()`."""
     raise NotImplementedError
 
   def _keep(self) -> None:

@@ -64,12 +64,12 @@ def panel_png(title: str, series: dict[str, Series], plot: Callable) -> bytes:
 def _run_panels(run: RunFolder) -> list[tuple[str, dict[str, Series], Callable]]:
   """Returns title, series and plotting function of each panel that a run has values for."""
   panels = []
-  score, judged = score_of(run)
+  score, measure = score_of(run)
   for title, labels, plot in _PANELS:
     if title == "reward" and score == ACCURACY:
       continue
     if title == "accuracy":
-      title = title if judged == HELDOUT or score != ACCURACY else judged
+      title = title if measure == HELDOUT or score != ACCURACY else measure
       labels = labels | {metric: name for name, metric in set_accuracies(run).items()}
     candidates = {label: run.series(name) for name, label in labels.items()}
     series = {label: pair for label, pair in candidates.items() if len(pair[0])}
@@ -80,10 +80,7 @@ def _run_panels(run: RunFolder) -> list[tuple[str, dict[str, Series], Callable]]
 
 def line_style(index: int) -> dict:
   """Returns colour and dashes of the line `index`; lines of equal colour differ in dashes."""
-  return {
-      "color": COLOURS[index % len(COLOURS)],
-      "ls": DASHES[index // len(COLOURS) % len(DASHES)],
-  }
+  return {"color": COLOURS[index % len(COLOURS)], "ls": DASHES[index // len(COLOURS) % len(DASHES)]}
 
 
 def told_apart(series: dict[str, Series]) -> list[tuple[str, Series, dict]]:

@@ -9,13 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_llm.reporting import token_columns
-from jaxrl_llm.store.files import (
-  FACTS,
-  rollout_files,
-  rollout_part,
-  rollout_path,
-  rollout_paths,
-)
+from jaxrl_llm.store.files import FACTS, rollout_files, rollout_part, rollout_path, rollout_paths
 from jaxrl_llm.store.folders import path_of
 
 ARRAYS = "arrays"  # key of facts: name and checksum of the file with their arrays

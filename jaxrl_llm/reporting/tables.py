@@ -20,10 +20,10 @@ def summary_table(run: RunFolder) -> str:
 
 def summary_rows(run: RunFolder) -> list[tuple[str, str]]:
   """Returns the (name, text) pairs of the summary."""
-  sampled, (score, judged) = sampled_accuracies(run), score_of(run)
+  accuracies, (score, measure) = sampled_accuracies(run), score_of(run)
   rows = [
-      *((caption, _first_last_best(run, name)) for name, caption in sampled.items()),
-      (judged + ", greedy" * bool(sampled), _first_last_best(run, score)),
+      *((caption, _first_last_best(run, name)) for name, caption in accuracies.items()),
+      (measure + ", greedy" * bool(accuracies), _first_last_best(run, score)),
       ("correct rollouts", _first_last(run, "reward/correct")) if score == ACCURACY else
       ("reward of rollouts", _first_last(run, "reward/mean")),
       ("estimator", _setting(run, "estimator", "name")),
@@ -65,8 +65,8 @@ def sampled_accuracies(run: RunFolder) -> dict[str, str]:
   """
   counts = {int(key.removeprefix("eval/avg@")) for line in run.metrics for key in line
             if key.startswith("eval/avg@") and key.removeprefix("eval/avg@").isdecimal()}
-  judged = score_of(run)[1]
-  return {f"eval/avg@{n}": f"{judged} of {n} samples a problem (avg@{n})"
+  measure = score_of(run)[1]
+  return {f"eval/avg@{n}": f"{measure} of {n} samples a problem (avg@{n})"
           for n in sorted(counts, reverse=True)}
 
 

@@ -7,7 +7,7 @@ second samples rows and gives each token the log-prob that it was sampled with.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax.sharding import Mesh
 
@@ -16,9 +16,11 @@ from jaxrl_llm.fields import shown
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import BACKENDS
 from jaxrl_llm.rollouts import engine_sampler, numerics
-from jaxrl_llm.rollouts.environment import Environment
 from jaxrl_llm.rollouts.sample_functions import PrepareFn, SampleFn
 from jaxrl_llm.types import Rollout, Task
+
+if TYPE_CHECKING:  # imported for runs that have one
+  from jaxrl_llm.rollouts.environment import Environment
 
 ENGINE, SERVER = "engine", "server"
 
@@ -39,7 +41,7 @@ class BackendParts(NamedTuple):
   model: Model
   mesh: Mesh
   rollout_mesh: Mesh
-  environment: Environment | None
+  environment: "Environment | None"
 
 
 Backend = Callable[[BackendParts], tuple[PrepareFn, SampleFn]]
@@ -118,8 +120,8 @@ def engine(parts: BackendParts) -> tuple[PrepareFn, SampleFn]:
   """Samples on the run's own devices, in the rollout's numerics."""
   model = numerics.rollout_model(parts.model, parts.rollout)
   prepare = engine_sampler.make_prepare(parts.rollout, parts.model, parts.mesh, parts.rollout_mesh)
-  sampled = engine_sampler.Rows.of_task(parts.rollout, parts.task, parts.environment)
-  return prepare, engine_sampler.sampler_on(parts.rollout_mesh, parts.mesh, model, sampled)
+  rows = engine_sampler.Rows.of_task(parts.rollout, parts.task, parts.environment)
+  return prepare, engine_sampler.sampler_on(parts.rollout_mesh, parts.mesh, model, rows)
 
 
 @register(SERVER)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import Mesh
@@ -12,11 +12,14 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import RolloutConfig, SamplerConfig
 from jaxrl_llm.models import Model, int8
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.rollouts import engine, engines, generate, hand_over, numerics, sizes
-from jaxrl_llm.rollouts.environment import Environment
+from jaxrl_llm.rollouts import generate, hand_over, numerics
 from jaxrl_llm.rollouts.next_token import rules_on
 from jaxrl_llm.rollouts.sample_functions import InFlightFn, PrepareFn, SampleFn
 from jaxrl_llm.types import Params, Rollout, Task
+
+if TYPE_CHECKING:  # a run without rollout.slots does not import the engine
+  from jaxrl_llm.rollouts.environment import Environment
+  from jaxrl_llm.rollouts.rollout_table import Stats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +37,11 @@ class Rows:
   group_size: int
   stop_ids: tuple[int, ...]
   pad_id: int
-  environment: Environment | None
+  environment: "Environment | None"
 
   @staticmethod
-  def of_task(cfg: RolloutConfig, task: Task, environment: Environment | None,
-         group_size: int | None = None) -> "Rows":
+  def of_task(cfg: RolloutConfig, task: Task, environment: "Environment | None",
+              group_size: int | None = None) -> "Rows":
     """Returns the rows of a run's task; `group_size` None: as the config says."""
     return Rows(cfg, cfg.group_size if group_size is None else group_size, task.stop_ids,
                 task.tokenizer.pad_token_id, environment)
@@ -126,6 +129,7 @@ def _sampler(model: Model, rows: Rows, mesh: Mesh) -> SampleFn:
 
     return sample_without_metrics
 
+  from jaxrl_llm.rollouts import engine, engines, sizes
   parts, of_each = _engine_parts(rows), r.engine_per_device and sizes.shards(mesh) > 1
 
   def sample(params, prompts, key, sampling, problems=None):
@@ -141,6 +145,7 @@ def in_flight_sampler(sampling: Mesh, mesh: Mesh, model: Model, rows: Rows) -> I
   """Makes `Sampler.sample_on` of the engine; the meshes as in `sampler_on`. Prompts are on the
   host.
   """
+  from jaxrl_llm.rollouts import engine
   if sampling is not mesh:
     model = dataclasses.replace(model, constrain=parallel.Layout(sampling))
   parts = _engine_parts(rows)
@@ -158,14 +163,15 @@ def in_flight_sampler(sampling: Mesh, mesh: Mesh, model: Model, rows: Rows) -> I
 
 def _engine_parts(rows: Rows) -> dict[str, Any]:
   """Returns sizes of the engine and settings of turns, by the names of `engine.run`."""
+  from jaxrl_llm.rollouts.sizes import EngineConfig
   r, group = rows.cfg, rows.group_size
   # A group of one row has no prefix to share, so it may run on several devices.
   slots = -(-r.slots // processes.count())
-  engine_cfg = engine.EngineConfig(group, r.max_new_tokens, r.window, rows.stop_ids, rows.pad_id,
-                                   r.min_new_tokens, slots=slots,
-                                   chunk=min(r.chunk, r.max_new_tokens),
-                                   shared_prefix=r.shared_prefix and group > 1,
-                                   attention=r.decode_attention)
+  engine_cfg = EngineConfig(group, r.max_new_tokens, r.window, rows.stop_ids, rows.pad_id,
+                            r.min_new_tokens, slots=slots,
+                            chunk=min(r.chunk, r.max_new_tokens),
+                            shared_prefix=r.shared_prefix and group > 1,
+                            attention=r.decode_attention)
   turns = {} if rows.environment is None else {"tool_chunks": 0}
   if r.max_turns:
     turns |= {
@@ -177,7 +183,7 @@ def _engine_parts(rows: Rows) -> dict[str, Any]:
   return {"cfg": engine_cfg, **turns}
 
 
-def _row_environment(environment: Environment | None, problems) -> Environment | None:
+def _row_environment(environment: "Environment | None", problems) -> "Environment | None":
   """Returns the environment of a batch; it gets the batch's problems if it has `for_rows`."""
   if problems is not None and hasattr(environment, "for_rows"):
     return environment.for_rows(problems)
@@ -189,7 +195,7 @@ def _without_turns(cfg: RolloutConfig, rollout: Rollout) -> Rollout:
   return rollout.replace(turn_id=None, void=None) if cfg.stop_strings else rollout
 
 
-def _engine_metrics(cfg: RolloutConfig, stats: engine.Stats) -> dict[str, float]:
+def _engine_metrics(cfg: RolloutConfig, stats: "Stats") -> dict[str, float]:
   metrics = {
       "rollout/wasted_slots": stats.waste,
       "rollout/chunks": float(stats.chunks),

@@ -1,12 +1,12 @@
 """Environments by name: a tool whose calls are run and answered, or a plugin's own."""
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxrl_llm.fields import ConfigError, did_you_mean
-from jaxrl_llm.registry import ENVIRONMENTS, Entry
+from jaxrl_llm.registry import ENVIRONMENTS
+from jaxrl_llm.rollouts.environment_table import OF_TOOL, register
 from jaxrl_llm.rollouts.protocols import PROTOCOLS, CallProtocol, Tag
 from jaxrl_llm.rollouts.tools import TOOLS, Tool, ToolResult, make_tool
 from jaxrl_llm.rollouts.turn_ends import (
@@ -23,7 +23,6 @@ __all__ = [
     "Continue", "ENVIRONMENTS", "Environment", "OF_TOOL", "Stop", "StopStrings", "TOOLS",
     "ToolEnvironment", "TurnEnvironment", "before_stop", "make_environment", "make_own", "register"
 ]
-OF_TOOL = "tool"
 
 
 class ToolEnvironment(TurnEnvironment):
@@ -64,9 +63,9 @@ class ToolEnvironment(TurnEnvironment):
     super().__init__(tokenizer, eos_ids, protocol.markers, holds_call)
     self.tool, self.protocol = tool, protocol
     added_vocab = tokenizer.get_added_vocab()
-    spelled = [re.escape(text) for text in added_vocab if text.strip()]
+    name_patterns = [re.escape(text) for text in added_vocab if text.strip()]
     # A lookahead, because names may overlap.
-    self._named_text = re.compile(f"(?={'|'.join(spelled)})") if spelled else None
+    self._named_text = re.compile(f"(?={'|'.join(name_patterns)})") if name_patterns else None
     self._named_ids = {added_vocab[text] for text in added_vocab if text.strip()}
     self._check_alphabet()
     self._before, self._after = (self.ids(text) for text in (protocol.before, protocol.after))
@@ -134,28 +133,6 @@ class ToolEnvironment(TurnEnvironment):
             f"ToolEnvironment: protocol {type(self.protocol).__name__} writes {text!r}, which the "
             "tokenizer does not give back. Fix: a tokenizer with these characters, or another "
             "protocol.")
-
-
-@dataclasses.dataclass(frozen=True)
-class EnvironmentEntry(Entry):
-  """An environment in the table.
-
-  Attributes:
-    function: `make(tokenizer, eos_ids, max_output_tokens, cfg) -> Environment`, for example a
-      subclass of `TurnEnvironment`. At most `max_output_tokens` ids may follow a turn.
-  """
-
-
-def register(name: str, numbers: type | None = None, *, replace: bool = False, **defaults):
-  """Returns a decorator that enters an environment in the table; see `EnvironmentEntry`."""
-  return ENVIRONMENTS.register(name, numbers, replace=replace, make=EnvironmentEntry, **defaults)
-
-
-@register(OF_TOOL)
-def of_tool(tokenizer, eos_ids: Sequence[int], max_output_tokens: int, cfg) -> ToolEnvironment:
-  """Placeholder for `ToolEnvironment`, which `make_environment` makes from a tool and a protocol.
-  """
-  raise NotImplementedError
 
 
 class ToolCalls(NamedTuple):

@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxrl_llm.rollouts.rollout_table import CARRIED, NOT_ENDED
+NOT_ENDED = -1  # `RolloutTable.reason` of a row that has not ended
+# State that another run needs to continue a row.
+CARRIED = ("tokens", "log_probs", "policy_step", "turn_id", "count", "reason", "turn", "begin",
+           "checked", "void")
 
 
 class Unfinished(NamedTuple):

@@ -124,35 +124,35 @@ class Fence:
   needs_answer: bool = True
 
   def find(self, text: str) -> Call | None:
-    opened = self._find_block(text)
-    closed = opened and _CLOSED.search(text, opened.end())
-    if not closed:
+    opening = self._find_block(text)
+    closing = opening and _CLOSED.search(text, opening.end())
+    if not closing:
       return None
-    return Call(opened.start(), closed.end(), text[opened.end():closed.start()])
+    return Call(opening.start(), closing.end(), text[opening.end():closing.start()])
 
   def stated(self, text: str, cut: bool = False) -> str:
-    opened = self._find_block(text)
-    call = opened and (cut or _CLOSED.search(text, opened.end()))
-    return text[:opened.start()] if call else text
+    opening = self._find_block(text)
+    call = opening and (cut or _CLOSED.search(text, opening.end()))
+    return text[:opening.start()] if call else text
 
   def _find_block(self, text: str) -> re.Match | None:
     """Finds the line that opens the first block of Python."""
     position = 0
-    while opened := _OPENED.search(text, position):
-      if opened[1].lower() in ("", "py", "python"):
-        return opened
-      closed = _CLOSED.search(text, opened.end())
-      if closed is None:
+    while opening := _OPENED.search(text, position):
+      if opening[1].lower() in ("", "py", "python"):
+        return opening
+      closing = _CLOSED.search(text, opening.end())
+      if closing is None:
         return None
-      position = closed.end()
+      position = closing.end()
     return None
 
   def body(self, tool_result: ToolResult, chars: int | None = None) -> str:
-    printed, error = tool_result.output, ""
+    output, error = tool_result.output, ""
     if tool_result.status != "ok":  # its last line says what happened
-      printed, newline, last = tool_result.output.rpartition("\n")
+      output, newline, last = tool_result.output.rpartition("\n")
       error = newline + last
-    text = shorten(printed, None, self.output_chars) + error
+    text = shorten(output, None, self.output_chars) + error
     return text if chars is None else shorten(text, None, chars)
 
   def finished(self, text: str) -> bool:

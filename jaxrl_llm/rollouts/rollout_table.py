@@ -10,12 +10,8 @@ import dataclasses
 import numpy as np
 
 from jaxrl_llm.config import SamplerConfig
+from jaxrl_llm.rollouts.in_flight import CARRIED, NOT_ENDED
 from jaxrl_llm.types import STOP_LENGTH, STOP_TURNS, PromptBatch
-
-NOT_ENDED = -1  # `RolloutTable.reason` of a row that has not ended
-# State that another run needs to continue a row; see in_flight.py.
-CARRIED = ("tokens", "log_probs", "policy_step", "turn_id", "count", "reason", "turn", "begin",
-           "checked", "void")
 
 
 @dataclasses.dataclass

@@ -63,8 +63,7 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
     forbidden = None  # costs nothing
     if cfg.min_new_tokens:
       forbidden = jnp.broadcast_to(stops & (loop.step < cfg.min_new_tokens), (rows, len(stops)))
-    token, log_prob = sample_token(hidden, head, (keys, position), sampling, forbidden,
-                                   rules=rules)
+    token, log_prob = sample_token(hidden, head, (keys, position), sampling, forbidden, rules=rules)
     return _append(loop, token, log_prob, cfg)
 
   def step(loop: _Loop) -> _Loop:

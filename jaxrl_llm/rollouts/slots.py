@@ -109,7 +109,10 @@ class Slots:
   def admit(self) -> bool:
     """Gives free slots to queued rows; returns whether any row is in flight."""
     live = self.live()
-    free = np.flatnonzero(~live) if self.cfg.refill or not live.any() else np.array([], int)
+    free = np.array([], int)
+    if self.cfg.refill or not live.any():
+      tokens = np.where(live, self.table.next_fed(self.row)[1], 0)
+      free = by_load(live, tokens, sizes.shards(self.mesh), self.width)
     while len(free) and self.table.queued():
       if self.table.admitted == self.wave[1]:
         self._prefill()
@@ -246,8 +249,7 @@ class Slots:
     read = steps * len(new) * (columns + self.cfg.chunk)
     if self.cfg.attention == decode_attention.KERNEL:
       block, number = live_attention.block_of(self.columns, self.dtype), np.arange(steps)
-      read = (-(-(length[:, None] + number + 1) // block) * block
-              * (number < new[:, None])).sum()
+      read = (-(-(length[:, None] + number + 1) // block) * block * (number < new[:, None])).sum()
     stats.cache_bytes_read += int(read + steps * stored) * self._column_bytes
     stats.cache_bytes_held = (len(self.row) * self.columns + stored) * self._column_bytes
     visible = int((new * visible_before + new * (new - 1) // 2).sum())
@@ -256,6 +258,22 @@ class Slots:
   def _to_devices(self, tree):
     """Replicates a tree on each device; the compiler gives each device its rows."""
     return jax.device_put(tree, None if self.mesh is None else parallel.replicated(self.mesh))
+
+
+def by_load(live: np.ndarray, tokens: np.ndarray, devices: int, prompt: int) -> np.ndarray:
+  """Returns the free slots in the order in which rows take them: each is of the device with the
+  fewest tokens, because a step ends with the device that reads the most.
+
+  Args:
+    live: [S] bool, slots that hold a row; S / devices slots in a row are one device's.
+    tokens: [S] of each row in its columns.
+    prompt: tokens that a row begins with.
+  """
+  device, free = np.arange(len(live)) * devices // len(live), np.flatnonzero(~live)
+  load = np.bincount(device[live], tokens[live], devices)
+  of_free = device[free]
+  number = np.arange(len(free)) - np.searchsorted(of_free, of_free)  # among its device's
+  return free[np.argsort(load[of_free] + number * prompt, kind="stable")]
 
 
 def _padded(x: np.ndarray, size: int) -> np.ndarray:

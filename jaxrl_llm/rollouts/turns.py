@@ -96,11 +96,11 @@ class Turns:
 
   def _step(self, row_id: int, ids: list[int], last: bool) -> tuple[Continue | Stop, float]:
     """Returns (the environment's answer, seconds that it took)."""
-    started = time.perf_counter()
+    begin = time.perf_counter()
     with self._plugin_errors("step"):
       outcome = self.environment.step(row_id, ids, last=last)
       _check_outcome(outcome, self._vocab_size)
-    return outcome, time.perf_counter() - started
+    return outcome, time.perf_counter() - begin
 
   @property
   def _where(self) -> str:

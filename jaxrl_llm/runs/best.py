@@ -70,8 +70,7 @@ class Best:
       ConfigError: the first evaluation, which scored some completions, lacks the metric.
     """
     by = None if self._name is None else measure(self._name, metrics)
-    if by is not None and by not in metrics and not iteration and metrics.get(
-        "eval/unscored") != 1:
+    if by is not None and by not in metrics and not iteration and metrics.get("eval/unscored") != 1:
       raise unlogged(self._metric, self._patience, sorted(metrics))
     if self._judge(iteration, metrics):
       tree = {"train": {"params": params}}  # where `saved.restore_start` looks for them

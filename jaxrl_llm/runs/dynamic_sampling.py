@@ -10,16 +10,18 @@ import numpy as np
 
 from jaxrl_llm import parallel
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.runs.rollout_batch import RolloutBatch, dispatch, pooled_metrics, verify_batch
+from jaxrl_llm.runs.rollout_batch import (
+  DriedUpError,
+  RolloutBatch,
+  dispatch,
+  pooled_metrics,
+  verify_batch,
+)
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.types import Params
 from jaxrl_llm.wiring.loop import RolloutSource
 
 MIXED, ALL_RIGHT, ALL_WRONG, UNSCORED = range(4)
-
-
-class DriedUpError(RuntimeError):
-  """Dynamic sampling found too few groups whose rewards differ."""
 
 
 def sample_batch(source: RolloutSource, params: Params, step: jax.Array,
@@ -100,13 +102,13 @@ def _dealt(local_groups: RolloutBatch, counts: list[list[int]], groups: int,
   owner, nth = owner[:groups], nth[:groups]
   target = np.arange(groups) // (groups // processes.count())
   mine = owner == processes.index()
-  received = processes.deal("groups", [
+  dealt_groups = processes.deal("groups", [
       _take(local_groups, nth[mine & (target == receiver)], group_size)
       for receiver in range(processes.count())
   ])
   # They come owner by owner, and go into the order of all.
   order = np.argsort(owner[target == processes.index()], kind="stable")
-  return _take(_join(received), np.argsort(order), group_size)
+  return _take(_join(dealt_groups), np.argsort(order), group_size)
 
 
 def _take(batch: RolloutBatch, groups: np.ndarray, group_size: int) -> RolloutBatch:

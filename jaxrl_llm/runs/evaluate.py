@@ -19,8 +19,7 @@ from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
 from jaxrl_llm.wiring.learner import Learner
 from jaxrl_llm.wiring.sampler import Sampler
 
-__all__ = ["Evaluation", "evaluate", "pass_at_k", "sample_rows", "sampled_metrics",
-           "samples"]
+__all__ = ["Evaluation", "evaluate", "pass_at_k", "sample_rows", "sampled_metrics", "samples"]
 
 # Folded into the key, so that evaluation rows do not reuse the noise of rollout rows with the same
 # id.
@@ -179,15 +178,15 @@ def samples(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params
             - _log_probs(learner, other_params, host, count))
   out = []
   for row in range(count):
-    problem, inside = evaluation.problems[row], slice(host.prompt_length[row], host.length[row])
-    log_ratio, mask = change[row][inside].tolist(), host.mask[row][inside]
+    problem, span = evaluation.problems[row], slice(host.prompt_length[row], host.length[row])
+    log_ratio, mask = change[row][span].tolist(), host.mask[row][span]
     out.append({
         "prompt": problem.prompt,
         "answer": problem.answer,
         "completion": evaluation.texts[row],
         "correct": bool(evaluation.correct[row]),
         "truncated": bool(host.truncated[row]),
-        "pieces": [tokenizer.decode([token]) for token in host.tokens[row][inside].tolist()],
+        "pieces": [tokenizer.decode([token]) for token in host.tokens[row][span].tolist()],
         "log_ratio": [x if m else None for x, m in zip(log_ratio, mask, strict=True)],
     })
   return out

@@ -1,21 +1,13 @@
 """One training iteration: sample, score, verify, shape, weigh, update, log, evaluate, save."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.runs import in_flight
-from jaxrl_llm.runs.dynamic_sampling import sample_batch
-from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.records import DeviceMetrics, Records, batch_values
 from jaxrl_llm.runs.rewards import reward_parts, trained_rewards
-from jaxrl_llm.runs.rollout_batch import (
-  Dispatched,
-  ScoredBatch,
-  dispatch,
-  verify_batch,
-)
+from jaxrl_llm.runs.rollout_batch import Dispatched, ScoredBatch, dispatch, verify_batch
 from jaxrl_llm.runs.run_state import RunState
 from jaxrl_llm.training.columns import BASE, CURRENT, REFERENCE, TEACHER
 from jaxrl_llm.training.score import Scores
@@ -24,6 +16,9 @@ from jaxrl_llm.types import Params, TrainBatch, TrainState
 from jaxrl_llm.wiring.learner import Learner
 from jaxrl_llm.wiring.loop import Loop, RolloutSource
 from jaxrl_llm.wiring.scoring import INTERPOLATED, score_rollout
+
+if TYPE_CHECKING:  # imported for runs that sample ahead
+  from jaxrl_llm.runs.overlap import Ahead
 
 
 class Iteration(NamedTuple):
@@ -80,7 +75,7 @@ class Policies(NamedTuple):
 
 
 def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
-            ahead: Ahead | None = None, records: Records = Records()) -> Iteration:
+            ahead: "Ahead | None" = None, records: Records = Records()) -> Iteration:
   """Runs one iteration: samples a rollout batch, updates on it, and records it.
 
   Scores are dispatched before the host waits for the completions, so that the devices compute them
@@ -122,9 +117,9 @@ def _policies(learner: Learner, run: RunState, next_run: RunState | None,
   """Returns the policies of an iteration; `next_run`: the state that samples the next batch."""
   current = _policy(learner, run.state)
   sampling = _policy(learner, run.sampling_state()) if run.stale else current
-  ahead = None if next_run is None else _policy(learner, next_run.sampling_state())
+  next_policy = None if next_run is None else _policy(learner, next_run.sampling_state())
   base = None if learner.base is None else learner.base(run.state)
-  return Policies(current, sampling, ahead, base, reference)
+  return Policies(current, sampling, next_policy, base, reference)
 
 
 def _policy(learner: Learner, state: TrainState) -> Policy:
@@ -132,12 +127,13 @@ def _policy(learner: Learner, state: TrainState) -> Policy:
 
 
 def sample(source: RolloutSource, policies: Policies, run: RunState,
-           ahead: Ahead | None) -> Dispatched:
+           ahead: "Ahead | None") -> Dispatched:
   """Starts sampling the batch at the run's cursor; it is finished and verified on return if it was
   sampled ahead or if dynamic sampling is on.
   """
   policy, cursor = policies.sampling, run.cursor
   if run.unfinished is not None:
+    from jaxrl_llm.runs import in_flight
     return in_flight.dispatch(source, source.sampler.prepare(policy.params), policy.step, cursor,
                               run.unfinished)
   if ahead is not None:
@@ -146,6 +142,7 @@ def sample(source: RolloutSource, policies: Policies, run: RunState,
       ahead.begin(policies.next_sampling.params, policies.next_sampling.step, batch.cursor)
     return Dispatched.of_batch(batch)
   if source.max_draws:
+    from jaxrl_llm.runs.dynamic_sampling import sample_batch
     return Dispatched.of_batch(sample_batch(source, policy.params, policy.step, cursor))
   return dispatch(source, source.sampler.prepare(policy.params), policy.step, cursor)
 
@@ -174,8 +171,7 @@ def phase_inputs(learner: Learner, scored: ScoredBatch, reward: float) -> PhaseI
   return PhaseInputs(scored.batch.rollout, rewards, keep, scores, reward, learner.packing)
 
 
-def weigh(learner: Learner, inputs: PhaseInputs,
-          sampling: Policy) -> tuple[list[TrainBatch], dict]:
+def weigh(learner: Learner, inputs: PhaseInputs, sampling: Policy) -> tuple[list[TrainBatch], dict]:
   """Returns (optimizer batches with advantages and weights, metrics)."""
   batches, metrics = learner.batches(inputs.rollout, inputs.rewards, inputs.keep, inputs.scores)
   scoring = learner.scoring

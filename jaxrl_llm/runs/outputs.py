@@ -19,12 +19,11 @@ from jaxrl_llm.reporting.writers import MetricsWriter, NoWriter
 from jaxrl_llm.rollouts.server import ServerError
 from jaxrl_llm.runs import evaluate, symptoms
 from jaxrl_llm.runs.best import Best
-from jaxrl_llm.runs.dynamic_sampling import DriedUpError
 from jaxrl_llm.runs.evaluate import Evaluation
 from jaxrl_llm.runs.phases import Clock, Phases, profiled
 from jaxrl_llm.runs.progress import Progress
 from jaxrl_llm.runs.records import DeviceMetrics, Records
-from jaxrl_llm.runs.rollout_batch import ScoredBatch
+from jaxrl_llm.runs.rollout_batch import DriedUpError, ScoredBatch
 from jaxrl_llm.runs.run_state import RunState
 from jaxrl_llm.runs.symptoms import Symptoms
 from jaxrl_llm.store import lock
@@ -134,13 +133,13 @@ class RunRecords(Records):
     arrays: list[jax.Array] = []
     if self._schedule.wait_for_updates:
       self._phases.wait(run.state.step)
-    with profiled(self._outputs.directory, self._schedule.profile, iteration) as traced:
+    with profiled(self._outputs.directory, self._schedule.profile, iteration) as profile_path:
       try:
         yield arrays.append
       except SAMPLING_ERRORS:
         self._keep_finished(run, iteration - 1)
         raise
-      if traced:
+      if profile_path:
         jax.block_until_ready(arrays)
 
   def write(self, iteration: int, scored: ScoredBatch, metrics: DeviceMetrics,
@@ -161,8 +160,7 @@ class RunRecords(Records):
     write_rollouts(self._outputs.directory, iteration, rows, self._schedule.rollouts,
                    self._loop.source)
     phases.lap("other")
-    self._pending = Line(iteration, metrics, merged, dict(values),
-                         *symptoms.of_batch(scored.batch))
+    self._pending = Line(iteration, metrics, merged, dict(values), *symptoms.of_batch(scored.batch))
     return rows
 
   def evaluate_and_save(self, iteration: int, run: RunState) -> None:
@@ -205,8 +203,8 @@ class RunRecords(Records):
       outputs.writer.write(0, first.metrics | outputs.clock.metrics())
       tqdm.write(f"before training, on the held-out problems: {first.score}")
       if self._schedule.warnings:
-        said = symptoms.at_start(outputs.sets[0], self._loop.source.sampler, first.params)
-        tqdm.write(said)
+        facts = symptoms.at_start(outputs.sets[0], self._loop.source.sampler, first.params)
+        tqdm.write(facts)
       self._note(run, 0, first)
     else:
       outputs.writer.write(0, outputs.clock.metrics())

@@ -56,8 +56,8 @@ class Ahead:
     else:
       pending, self._pending = self._pending, None
       batch = pending.result()
-    waited = time.perf_counter() - begin
-    return dataclasses.replace(batch, metrics=batch.metrics | {"time/waited": waited})
+    wait = time.perf_counter() - begin
+    return dataclasses.replace(batch, metrics=batch.metrics | {"time/waited": wait})
 
   def begin(self, params: Params, step: jax.Array, cursor: int) -> None:
     """Begins to sample the next batch.
@@ -77,9 +77,9 @@ class Ahead:
       raise ValueError(f"a batch from task batch {self._cursor} is pending. Fix: take it first.")
     source, self._cursor = self._source, cursor
     if source.can_enqueue:
-      dispatched = self._pool.submit(self._dispatch, params, step, cursor)
-      self._pending = self._pool.submit(self._verify, dispatched)
-      concurrent.futures.wait([dispatched])
+      future = self._pool.submit(self._dispatch, params, step, cursor)
+      self._pending = self._pool.submit(self._verify, future)
+      concurrent.futures.wait([future])
       return
     if parallel.spans_processes(source.sampler.mesh) or source.uses_server:
       # This thread launches everything that has collectives between devices or processes.

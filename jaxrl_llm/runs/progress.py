@@ -146,8 +146,8 @@ class Progress:
     tokenizer: PreTrainedTokenizerBase = self._heldout.task.tokenizer
     count = min(SAMPLES, len(self._heldout.problems) // processes.count())
     return {
-        name: evaluate.samples(self._loop.learner, tokenizer, params, start, evaluated, count)
-        for name, evaluated in (("before", self._before), ("after", evaluation))
+        name: evaluate.samples(self._loop.learner, tokenizer, params, start, record, count)
+        for name, record in (("before", self._before), ("after", evaluation))
     } | {"iteration": iteration}
 
   def _write(self, samples: dict | None, *state: str) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 from jaxrl_llm import parallel
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting.writers import DIGITS, plain
-from jaxrl_llm.runs.in_flight import version_metrics
 from jaxrl_llm.runs.rollout_batch import ScoredBatch
 from jaxrl_llm.runs.run_state import RunState
 from jaxrl_llm.runs.verdicts import Verdicts
@@ -72,7 +71,10 @@ def batch_values(source: RolloutSource, scored: ScoredBatch, step: jax.Array) ->
   if source.multi_process:
     rewards, keep = map(np.concatenate, zip(*processes.exchange("shaped", (rewards, keep)),
                                             strict=True))
-  versions = {} if batch.unfinished is None else version_metrics(batch.host, before)
+  versions = {}
+  if batch.unfinished is not None:
+    from jaxrl_llm.runs.in_flight import version_metrics
+    versions = version_metrics(batch.host, before)
   completion_metrics = host_metrics(batch.verdicts, batch.host, source.rollout.group_size,
                                     source.multi_process)
   return batch.metrics | versions | completion_metrics | {

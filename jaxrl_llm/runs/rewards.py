@@ -78,16 +78,16 @@ def reward_parts(verdicts: Verdicts, keep: np.ndarray) -> np.ndarray:
   """
   rows = [dict(reward.components) or {TASK: reward.value} if counts else {}
           for reward, counts in zip(verdicts.given, keep, strict=True)]
-  named = {tuple(sorted(row)) for row in rows if row}
-  for names in processes.exchange("reward parts", named):
-    named |= names
-  if len(named) > 1:
-    first, second = sorted(named)[:2]
+  name_sets = {tuple(sorted(row)) for row in rows if row}
+  for names in processes.exchange("reward parts", name_sets):
+    name_sets |= names
+  if len(name_sets) > 1:
+    first, second = sorted(name_sets)[:2]
     raise ConfigError(
         f"advantage.name = 'gdpo' normalises each part of the reward in its group, and the parts "
         f"differ between completions: {', '.join(first)} against {', '.join(second)}. Fix: a "
         "reward that returns the same components for every completion.")
-  names = next(iter(named), (TASK,))
+  names = next(iter(name_sets), (TASK,))
   return np.array([[row.get(name, 0.0) for name in names] for row in rows], np.float32)
 
 

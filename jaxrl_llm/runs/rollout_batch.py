@@ -22,6 +22,10 @@ SUMMED = {"rollout/chunks", "tool/calls", "time/tools", "server/failed_groups",
           "server/redrawn_batches", "time/server_away"}
 
 
+class DriedUpError(RuntimeError):
+  """Dynamic sampling found too few groups whose rewards differ."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Dispatched:
   """Rows that the devices may still be sampling.
@@ -143,8 +147,8 @@ def dispatch(source: RolloutSource, params: Params, step: jax.Array, cursor: int
   begin, sampler = time.perf_counter(), source.sampler
   problems, prompts = next_prompts(source, cursor)
   row_inputs = {"problems": by_row(prompts, problems)} if sampler.environment else {}
-  placed = parallel.to_global(prompts, source.prompt_mesh)
-  rollout, metrics = sampler.sample(params, placed, iteration_key(source.seed, cursor),
+  local_prompts = parallel.to_global(prompts, source.prompt_mesh)
+  rollout, metrics = sampler.sample(params, local_prompts, iteration_key(source.seed, cursor),
                                     sampler.sampling, **row_inputs)
   rollout = rollout.replace(policy_step=jnp.where(rollout.mask, step, 0))
   return Dispatched(problems, rollout, cursor + 1, metrics, begin)
@@ -174,8 +178,8 @@ def pooled_metrics(samplers: list[dict[str, float]]) -> dict[str, float]:
   """Returns the sampler's metrics over several batches or processes: counts and seconds are summed,
   ratios averaged.
   """
-  pooled = {}
+  totals = {}
   for name in samplers[0]:
     pool = np.sum if name in SUMMED else np.mean
-    pooled[name] = float(pool([metrics[name] for metrics in samplers]))
-  return pooled
+    totals[name] = float(pool([metrics[name] for metrics in samplers]))
+  return totals

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import trainable
-from jaxrl_llm.rollouts import engine
+from jaxrl_llm.rollouts.assembly import rollout_shape
 from jaxrl_llm.rollouts.in_flight import Unfinished, not_begun
-from jaxrl_llm.runs.in_flight import row_ids
 from jaxrl_llm.store.checkpoints import abstract
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
 from jaxrl_llm.training.transforms import OF_EVERY_RUN, with_carried
@@ -107,6 +107,8 @@ def _unfinished(learner: Learner) -> Unfinished:
 
   What follows a completion's tokens is never read, so any id may be there.
   """
+  from jaxrl_llm.runs.in_flight import row_ids
+
   rollout = learner.rollout
   return not_begun(row_ids(1, rollout.rows), rollout.max_new_tokens)
 
@@ -138,9 +140,9 @@ def _abstract_carried(learner: Learner) -> dict[str, Any]:
   rollout, rows = learner.rollout, learner.rollout.rows
   per_row = jax.ShapeDtypeStruct((rows,), jnp.int32)
   tokens = jax.ShapeDtypeStruct((rows, rollout.max_prompt_tokens), jnp.int32)
-  sizes = engine.EngineConfig(max_new_tokens=rollout.max_new_tokens)
-  shapes = engine.rollout_shape(PromptBatch(tokens, per_row, per_row, per_row), sizes,
-                                turns=rollout.max_turns > 0)
+  sizes = SamplerConfig(max_new_tokens=rollout.max_new_tokens)
+  shapes = rollout_shape(PromptBatch(tokens, per_row, per_row, per_row), sizes,
+                         turns=rollout.max_turns > 0)
   params = learner.model.shapes()
   scores = abstract_scores(learner.scoring, params, shapes)
   rewards = jax.ShapeDtypeStruct((rows,), jnp.float32)

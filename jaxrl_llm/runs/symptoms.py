@@ -129,10 +129,10 @@ def facts(verdicts: Verdicts, rollout: Rollout) -> Facts:
   """Returns of rows on the host the smallest and largest reward, NaN where none is kept, the share
   that a stop token ended, and the share without an answer, 0 where verdicts do not say.
   """
-  kept = verdicts.rewards[verdicts.keep]
+  kept_rewards = verdicts.rewards[verdicts.keep]
   rungs = [reward.rung for reward in verdicts.given]
-  return {"lowest": float(kept.min()) if len(kept) else math.nan,
-          "highest": float(kept.max()) if len(kept) else math.nan,
+  return {"lowest": float(kept_rewards.min()) if len(kept_rewards) else math.nan,
+          "highest": float(kept_rewards.max()) if len(kept_rewards) else math.nan,
           "stopped": float(np.mean(np.asarray(rollout.stop_reason) == STOP_TOKEN)),
           "missing": rungs.count(MISSING) / max(1, len(rungs))}
 
@@ -150,20 +150,20 @@ def at_start(heldout: EvaluationSet, sampler: Sampler, params: Params) -> str:
   """
   rows = min(heldout.rollout.rows, len(heldout.problems))  # as in an evaluation: the same program
   count = rows if SAMPLES < rows <= ONE_PROGRAM else SAMPLES
-  asked = [heldout.problems[row % len(heldout.problems)] for row in range(count)]
-  prompts = prompt_batch(heldout.task, asked, heldout.rollout.max_prompt_tokens)
+  problems = [heldout.problems[row % len(heldout.problems)] for row in range(count)]
+  prompts = prompt_batch(heldout.task, problems, heldout.rollout.max_prompt_tokens)
   key = jax.random.fold_in(iteration_key(heldout.seed, 0), START_KEY)
   host = sample_rows(sampler, params, prompts,
                      Draw(key, Sampling.of(heldout.rollout.temperature)), piece=rows,
-                     problems=asked)
+                     problems=problems)
   host = jax.tree.map(lambda x: x[:SAMPLES], host)
-  verdicts = verify(heldout.task, sampler.environment, heldout.rollout, asked[:SAMPLES], host)
-  found = facts(verdicts, host)
+  verdicts = verify(heldout.task, sampler.environment, heldout.rollout, problems[:SAMPLES], host)
+  signs = facts(verdicts, host)
   score = (f"{np.mean(verdicts.correct):.0%} correct" if verdicts.graded else
            f"reward {np.mean(verdicts.rewards):.3f}")
   lines = [f"{SAMPLES} sampled completions before training: {score}, "
-           f"{np.mean(host.truncated):.0%} cut off, {1 - found['stopped']:.0%} without a stop "
-           f"token, {found['missing']:.0%} without an answer, such as"]
+           f"{np.mean(host.truncated):.0%} cut off, {1 - signs['stopped']:.0%} without a stop "
+           f"token, {signs['missing']:.0%} without an answer, such as"]
   lines += [f"  {problem.prompt[-CHARACTERS:]!r} -> {text[:CHARACTERS]!r}"
-            for problem, text in zip(asked[:2], verdicts.texts, strict=False)]
+            for problem, text in zip(problems[:2], verdicts.texts, strict=False)]
   return "\n".join(lines)

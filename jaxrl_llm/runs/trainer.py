@@ -16,12 +16,11 @@ from jaxrl_llm.reporting import metric_writers, reader, writers
 from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.rollouts.server import ServerError
 from jaxrl_llm.runs.best import Best
-from jaxrl_llm.runs.dynamic_sampling import DriedUpError
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.outputs import Outputs, RunRecords
-from jaxrl_llm.runs.overlap import Ahead
 from jaxrl_llm.runs.phases import Clock
 from jaxrl_llm.runs.progress import Progress
+from jaxrl_llm.runs.rollout_batch import DriedUpError
 from jaxrl_llm.runs.run_state import RunState, abstract_saved, first_state, restored_state
 from jaxrl_llm.runs.symptoms import RULES, Symptoms
 from jaxrl_llm.store import disk, folders, lock, signals, workdir
@@ -193,7 +192,11 @@ def _train(loop: Loop, run: RunState, reference: Params | None, start_iteration:
     Terminated: SIGTERM came, in any process; the iteration was saved.
   """
   records, iteration = RunRecords(loop, outputs), start_iteration
-  with Ahead(loop.source) if loop.schedule.overlap else contextlib.nullcontext() as ahead:
+  sampler: contextlib.AbstractContextManager = contextlib.nullcontext()
+  if loop.schedule.overlap:
+    from jaxrl_llm.runs.overlap import Ahead
+    sampler = Ahead(loop.source)
+  with sampler as ahead:
     for iteration in records.iterations(start_iteration):
       run = iterate(loop, run, reference, iteration, ahead, records).run
       if records.ended:
@@ -208,17 +211,17 @@ def _restore_or_start(loop: Loop, start: Start, outputs: Outputs) -> tuple[RunSt
   learner = loop.learner
   lines = processes.from_main(
       "lines", lambda: reader.read_metrics(str(outputs.directory / "metrics.jsonl")))
-  recorded = lines[-1]["iteration"] if lines else -1
-  restored = outputs.checkpoints.restore(abstract_saved(learner), recorded)
-  if restored is not None:
-    iteration, tree = restored
+  last_iteration = lines[-1]["iteration"] if lines else -1
+  saved_tree = outputs.checkpoints.restore(abstract_saved(learner), last_iteration)
+  if saved_tree is not None:
+    iteration, tree = saved_tree
     outputs.clock.resume(lines)  # lines that are cut back have taken time
     outputs.writer.cut_back(iteration)
     outputs.best.resume([line for line in lines if line["iteration"] <= iteration], iteration)
     return restored_state(tree, start), iteration
-  if recorded > 0:
+  if last_iteration > 0:
     raise TornCheckpointsError(
-        f"{outputs.directory}: metrics.jsonl reaches iteration {recorded}, but there is no "
+        f"{outputs.directory}: metrics.jsonl reaches iteration {last_iteration}, but there is no "
         "checkpoint to resume from. Nothing was cut. Fix: put a copy of one back, start in a "
         "new --workdir, or remove metrics.jsonl to begin again.")
   outputs.writer.cut_back(-1)

@@ -1,12 +1,12 @@
 """From sampled rows to verdicts, all on the host."""
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm.config import RolloutConfig
-from jaxrl_llm.rollouts.environment import Environment, ToolEnvironment, before_stop
 from jaxrl_llm.tasks.rewards import RewardedTask
 from jaxrl_llm.types import (
   STOP_ENVIRONMENT,
@@ -18,6 +18,9 @@ from jaxrl_llm.types import (
   Rollout,
   Task,
 )
+
+if TYPE_CHECKING:  # imported for runs that have one
+  from jaxrl_llm.rollouts.environment import Environment, ToolEnvironment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +44,8 @@ class Verdicts:
   @property
   def graded(self) -> bool:
     """Returns whether verdicts say what is correct, so that there is an accuracy."""
-    scored = [reward for reward in self.given if reward.unscored_reason is None]
-    return not scored or any(reward.correct is not None for reward in scored)
+    verdicts = [reward for reward in self.given if reward.unscored_reason is None]
+    return not verdicts or any(reward.correct is not None for reward in verdicts)
 
   def take(self, index: np.ndarray) -> "Verdicts":
     """Returns the verdicts of the rows in `index`."""
@@ -61,7 +64,7 @@ class Verdicts:
     )
 
 
-def verify(task: Task, environment: Environment | None, cfg: RolloutConfig,
+def verify(task: Task, environment: "Environment | None", cfg: RolloutConfig,
            problems: list[Problem], rollout: Rollout) -> Verdicts:
   """Verifies each row of a rollout.
 
@@ -90,7 +93,7 @@ def judged(task: Task, problems: list[Problem], texts: list[str]) -> list[Reward
   return task.rewards([problem for problem in problems for _ in range(size)], texts)
 
 
-def completions(tokenizer: PreTrainedTokenizerBase, environment: Environment | None,
+def completions(tokenizer: PreTrainedTokenizerBase, environment: "Environment | None",
                 cfg: RolloutConfig, rollout: Rollout) -> list[str]:
   """Returns the text of each completion, as the verifier reads it.
 
@@ -100,7 +103,10 @@ def completions(tokenizer: PreTrainedTokenizerBase, environment: Environment | N
   - If the tool's protocol looks for an answer, the code of calls is left out too: what a program
     would print is no answer before it has run.
   """
-  tools = environment if isinstance(environment, ToolEnvironment) else None
+  tools = None
+  if environment is not None:
+    from jaxrl_llm.rollouts.environment import ToolEnvironment
+    tools = environment if isinstance(environment, ToolEnvironment) else None
   needs_answer = tools is not None and tools.protocol.needs_answer
   texts = []
   for row in range(rollout.tokens.shape[0]):
@@ -113,6 +119,7 @@ def completions(tokenizer: PreTrainedTokenizerBase, environment: Environment | N
       turns = rollout.turn_id[row][mask]
       texts.append(_turn_texts(tokenizer, tools, ids, turns, cut=reason == STOP_LENGTH))
     elif reason == STOP_STRING:
+      from jaxrl_llm.rollouts.turn_ends import before_stop
       # Decoded as StopStrings does: tidied spaces could break the string.
       text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
       texts.append(before_stop(text, cfg.stop_strings))
@@ -121,7 +128,7 @@ def completions(tokenizer: PreTrainedTokenizerBase, environment: Environment | N
   return texts
 
 
-def _turn_texts(tokenizer: PreTrainedTokenizerBase, environment: ToolEnvironment, ids: np.ndarray,
+def _turn_texts(tokenizer: PreTrainedTokenizerBase, environment: "ToolEnvironment", ids: np.ndarray,
                 turn_id: np.ndarray, cut: bool) -> str:
   """Returns the text of each turn without its call, and the output after the last turn, one per
   line.

@@ -28,7 +28,7 @@ def answer(request: str) -> None:
   asks for a program that makes this call and no other. The kernel's timers end the program when a
   call has used up its time, also inside one step of Python.
   """
-  token, cpu, wall, watched, calls = pickle.loads(base64.b64decode(request))
+  token, cpu, wall, files, calls = pickle.loads(base64.b64decode(request))
   out = os.dup(1)
   os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
@@ -42,7 +42,7 @@ def answer(request: str) -> None:
       os._exit(0)
 
   number = 0
-  if watched and len(calls) > 1:
+  if files and len(calls) > 1:
     sys.addaudithook(watch)
   begin = time.monotonic()
   for number, arguments in enumerate(calls):

@@ -70,9 +70,9 @@ class IsolatedCalls:
     self._together, self._runs_texts = TOGETHER, runs_texts
     setup = SETUP.format(here=os.getcwd(), path=sys.path, folder=str(Path(__file__).parent),
                          source=source)
-    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    variables = {name: os.environ[name] for name in INHERITED if name in os.environ}
     folders = [path for path in sys.path if Path(path).name in PACKAGES]
-    self._sandbox = PythonSandbox(workers, setup=setup, environment=inherited | ENVIRONMENT,
+    self._sandbox = PythonSandbox(workers, setup=setup, environment=variables | ENVIRONMENT,
                                   folders=[*folders, str(PACKAGE)], timeout=wall + 1.0,
                                   cpu_seconds=math.ceil(cpu) + 1, memory_mb=MEMORY_MB,
                                   output_chars=1 << 20, code_bytes=1 << 26,
@@ -138,8 +138,8 @@ class IsolatedCalls:
         return outcomes, 0.0
       if number == len(outcomes) < len(calls):
         outcomes.append(_paired(content) if kind == "value" else Fault(str(content), True))
-    timed = result.status == "killed" and result.output.endswith(TIMERS)
-    if outcomes and (len(outcomes) == len(calls) or not timed):
+    hit_timer = result.status == "killed" and result.output.endswith(TIMERS)
+    if outcomes and (len(outcomes) == len(calls) or not hit_timer):
       return outcomes, 0.0
     return [*outcomes, self._fault(result)], result.seconds
 

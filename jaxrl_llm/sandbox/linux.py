@@ -44,8 +44,8 @@ def unshare(flags: int) -> None:
 
 
 def prctl(option: int, value: int) -> None:
-  unused = [ctypes.c_ulong(0)] * 3
-  call("prctl", option, ctypes.c_ulong(value), *unused)
+  zeros = [ctypes.c_ulong(0)] * 3
+  call("prctl", option, ctypes.c_ulong(value), *zeros)
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
@@ -94,16 +94,16 @@ def enter_user_namespace(with_nobody: bool) -> None:
         os._exit(0)
     finally:
       os._exit(1)
-  entered = False
+  is_inside = False
   try:
     unshare(CLONE_NEWUSER)
-    entered = True
+    is_inside = True
     os.write(go, b"1")
   finally:
     os.close(go)
     os.close(wait)
     status = os.waitpid(helper, 0)[1]
-  if entered and status != 0:
+  if is_inside and status != 0:
     raise RuntimeError("the ids of the user namespace could not be mapped")
 
 

@@ -52,11 +52,11 @@ class PythonSandbox:
           f"PythonSandbox: workers = {workers!r}: allowed is a whole number in [1, 1024]. "
           "Fix: workers=2.")
     self.limits = Limits(**limits)
-    required = names("PythonSandbox require", require)
-    avoided = names("PythonSandbox without", without)
+    required_names = names("PythonSandbox require", require)
+    avoided_names = names("PythonSandbox without", without)
     self._settings = {
         **dataclasses.asdict(self.limits),
-        "without": sorted(avoided),
+        "without": sorted(avoided_names),
         "temporary": tempfile.gettempdir(),
         "setup": setup,
         "environment": environment or {},
@@ -67,18 +67,18 @@ class PythonSandbox:
     self._lock, self._idle = threading.Lock(), queue.SimpleQueue()
     self._finalizer = weakref.finalize(self, _end, self._workers)
     try:
-      granted = [worker.isolation() for worker in self._workers]
+      isolations = [worker.isolation() for worker in self._workers]
     except (GoneError, LateError) as error:
       self.close()
       reason = (str(error).strip().splitlines() or ["no answer"])[-1]
       fix = ("what its setup imports" if setup else
              "leave out the isolation that failed by `without`, or use the calculator")
       raise ConfigError(f"PythonSandbox: a worker did not start: {reason}. Fix: {fix}.") from None
-    self.isolation: Isolation = granted[0]
-    if lacking := sorted(required & set(self.isolation.missing)):
+    self.isolation: Isolation = isolations[0]
+    if lacking := sorted(required_names & set(self.isolation.missing)):
       self.close()
       raise ConfigError(
-          f"PythonSandbox: require = {sorted(required)}: this system does not offer "
+          f"PythonSandbox: require = {sorted(required_names)}: this system does not offer "
           f"{', '.join(lacking)}. Fix: run as root or where user namespaces are allowed, or "
           "require less.")
     if self.isolation.missing and not quiet:
@@ -103,15 +103,15 @@ class PythonSandbox:
     program = code.encode("utf-8", "surrogatepass")
     if len(program) > self.limits.code_bytes:
       return ToolResult("error", f"the program is longer than {self.limits.code_bytes} bytes")
-    index, killed, crashes = self._idle.get(), 0, 0
+    index, kills, crashes = self._idle.get(), 0, 0
     try:
       while crashes < 2:
         if not self._finalizer.alive:
           raise RuntimeError("PythonSandbox: run was called after close.")
         try:
           outcome = self._ask(self._workers[index], program)
-          killed += outcome.status == "killed"
-          if outcome.status != "killed" or killed == 2 or outcome.output.endswith(TIMERS):
+          kills += outcome.status == "killed"
+          if outcome.status != "killed" or kills == 2 or outcome.output.endswith(TIMERS):
             return outcome
         except GoneError as error:
           _LOG.warning("a sandbox worker was replaced: %s", error)
@@ -147,8 +147,8 @@ class PythonSandbox:
   def _ask(self, worker: WorkerProcess, program: bytes) -> ToolResult:
     if hasattr(self, "isolation") and worker.isolation() != self.isolation:
       raise GoneError("its isolation differs from that of the first workers")
-    finished = worker.ask(program, self.limits.timeout + GRACE)
-    return interpret(finished, cpu_seconds=self.limits.cpu_seconds,
+    outcome = worker.ask(program, self.limits.timeout + GRACE)
+    return interpret(outcome, cpu_seconds=self.limits.cpu_seconds,
                      output_chars=self.limits.output_chars, directory=worker.directory)
 
   def _try_one(self) -> None:

@@ -63,10 +63,10 @@ def limit(settings: dict) -> None:
   for name, soft in limits.items():
     if hasattr(resource, name):
       number = getattr(resource, name)
-      inherited = resource.getrlimit(number)[1]
+      hard_limit = resource.getrlimit(number)[1]
       # The soft limit on processor time sends SIGXCPU; a second later the hard one kills.
       hard = soft + 1 if name == "RLIMIT_CPU" else soft
-      top = hard if inherited == resource.RLIM_INFINITY else min(hard, inherited)
+      top = hard if hard_limit == resource.RLIM_INFINITY else min(hard, hard_limit)
       try:
         resource.setrlimit(number, (min(soft, top), top))
       except (ValueError, OSError):

@@ -79,8 +79,8 @@ class WorkerProcess:
 
   def kill(self) -> None:
     """Ends the worker and its processes, and returns when they are gone. Idempotent."""
-    isolated = self._isolation is None or self._isolation.processes
-    if not isolated:
+    has_namespace = self._isolation is None or self._isolation.processes
+    if not has_namespace:
       self._end_by_input()
     # The supervisor kills the server and waits for the end of its namespace.
     self.process.terminate()

@@ -146,13 +146,13 @@ class Server:
     return None if length is None else self._exactly(int.from_bytes(length, "big"))
 
   def _exactly(self, count: int) -> bytes | None:
-    received = b""
-    while len(received) < count:
-      chunk = os.read(self.requests, count - len(received))
+    content = b""
+    while len(content) < count:
+      chunk = os.read(self.requests, count - len(content))
       if not chunk:
         return None
-      received += chunk
-    return received
+      content += chunk
+    return content
 
   def _open_home(self) -> str:
     if "files" in self.isolation:
@@ -176,7 +176,7 @@ class Server:
     keep = 4 * self.settings["output_chars"]  # bytes: a character has at most 4
     out, err = Stream(keep, keep), Stream(0, ERR_BYTES)
     settings = self.settings | {"processes": self.settings["processes"] + self._processes_before()}
-    started = time.monotonic()
+    begin = time.monotonic()
     pid = os.fork()
     if pid == 0:
       try:
@@ -187,9 +187,9 @@ class Server:
         sandbox_child.leave(70)
     os.close(out.write_end)
     os.close(err.write_end)
-    late = self._watch(pid, (out, err), started + self.settings["timeout"])
+    late = self._watch(pid, (out, err), begin + self.settings["timeout"])
     status, cpu = self._end_all(pid)
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - begin
     for stream in (out, err):
       while stream.pull():
         pass
@@ -242,10 +242,10 @@ class Server:
   def _has_ended(self, pid: int) -> bool:
     if hasattr(os, "waitid"):
       return bool(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
-    ended, status, usage = os.wait4(pid, os.WNOHANG)  # macOS, where this also reaps it
-    if ended:
+    ended_pid, status, usage = os.wait4(pid, os.WNOHANG)  # macOS, where this also reaps it
+    if ended_pid:
       self._reaped = status, usage.ru_utime + usage.ru_stime
-    return bool(ended)
+    return bool(ended_pid)
 
   def _end_all(self, program: int) -> tuple[int, float]:
     """Kills and reaps the program and every process that it has started.

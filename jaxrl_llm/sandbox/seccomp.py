@@ -129,8 +129,8 @@ def install() -> None:
   lines = program(*machine())
   code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in lines))
   header = ctypes.create_string_buffer(struct.pack("@HP", len(lines), ctypes.addressof(code)))
-  unused = [ctypes.c_ulong(0)] * 2
+  zeros = [ctypes.c_ulong(0)] * 2
   if _LIBC.prctl(PR_SET_SECCOMP, ctypes.c_ulong(MODE_FILTER),
-                 ctypes.c_ulong(ctypes.addressof(header)), *unused):
+                 ctypes.c_ulong(ctypes.addressof(header)), *zeros):
     number = ctypes.get_errno()
     raise OSError(number, f"seccomp: {os.strerror(number)}")

@@ -6,6 +6,7 @@ other user may write there. `python experiments/cache.py` shows and clears it.
 """
 
 import logging
+import operator
 import os
 import shutil
 import tempfile
@@ -85,17 +86,14 @@ def prune(entries: Iterable[Path], limit: int) -> None:
   Args:
     entries: files or folders. Another process may remove them meanwhile.
   """
-  entries_by_age = sorted(((*size_and_time(path), path) for path in entries), key=_by_time)
+  entries_by_age = sorted(((*size_and_time(path), path) for path in entries),
+                          key=operator.itemgetter(1))
   total = sum(size for size, _, _ in entries_by_age)
   for size, _, path in entries_by_age:
     if total <= limit:
       return
     remove(path)
     total -= size
-
-
-def _by_time(entry: tuple[int, float, Path]) -> float:
-  return entry[1]
 
 
 def size_and_time(path: Path) -> tuple[int, float]:

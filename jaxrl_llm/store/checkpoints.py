@@ -281,11 +281,11 @@ def _refuse_damaged(path: Path, fix: str) -> None:
   folder = next((place for place in (path, path.parent) if (place / checksums.NAME).is_file()),
                 None)
   try:
-    damaged = None if folder is None else checksums.damage(folder)
+    damage = None if folder is None else checksums.damage(folder)
   except OSError as error:
-    damaged = first_line(error)
-  if damaged:
-    raise TornCheckpointsError(f"{path} is damaged: {damaged}. Fix: {fix}.")
+    damage = first_line(error)
+  if damage:
+    raise TornCheckpointsError(f"{path} is damaged: {damage}. Fix: {fix}.")
 
 
 def abstract(tree, shardings):

@@ -27,9 +27,9 @@ def write(folder: Path, earlier: str = "", pattern: str = "**/*") -> None:
   Raises:
     OSError: a file cannot be read, or the list not be written.
   """
-  listed = {line.partition("  ")[2] for line in earlier.split("\n")}
+  names = {line.partition("  ")[2] for line in earlier.split("\n")}
   files = [path for path in sorted(folder.glob(pattern)) if path.is_file() and path.name != NAME
-           and path.relative_to(folder).as_posix() not in listed]
+           and path.relative_to(folder).as_posix() not in names]
   lines = [f"{digest}  {path.relative_to(folder).as_posix()}\n"
            for path, digest in zip(files, digests(files), strict=True)]
   write_atomically(folder / NAME, earlier + "".join(lines))

@@ -50,9 +50,9 @@ def _has_another_cause(record: logging.LogRecord) -> bool:
 
 def _cause(error: BaseException | None) -> str | None:
   """Returns the system's message if an error, or a cause of it, is a full disk; else None."""
-  visited: set[int] = set()
-  while error is not None and id(error) not in visited:
-    visited.add(id(error))
+  visited_ids: set[int] = set()
+  while error is not None and id(error) not in visited_ids:
+    visited_ids.add(id(error))
     if isinstance(error, OSError) and error.errno in FULL:
       return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)
     reasons = [text for text in TEXTS if text in str(error)]

@@ -60,9 +60,9 @@ class Lease:
     self._path, self._token, self._machine = path, uuid.uuid4().hex, _machine()
     self._guard, self._ended = threading.Lock(), threading.Event()
     self._lost: str | None = None
-    before, generation = _read(path)
-    if before is not None and not before.released:
-      _wait_for_end(path, before, generation)
+    previous, generation = _read(path)
+    if previous is not None and not previous.released:
+      _wait_for_end(path, previous, generation)
     try:
       self._generation = self._write(generation)
     except buckets.LostError:

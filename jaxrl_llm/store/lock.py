@@ -72,10 +72,10 @@ def _moves_named(workdir: Path):
   """Turns what a write raises in a folder that was moved away, Orbax's types, into a `MovedError`;
   its threads then log no traceback of it.
   """
-  before = _identity(workdir)
+  identity = _identity(workdir)
 
   def in_place(record: logging.LogRecord) -> bool:
-    if record.exc_info is None or _identity(workdir) == before:
+    if record.exc_info is None or _identity(workdir) == identity:
       return True
     return str(workdir) not in f"{record.getMessage()} {record.exc_info[1]}"
 
@@ -90,7 +90,7 @@ def _moves_named(workdir: Path):
     check(workdir)
     raise
   finally:
-    if _identity(workdir) == before:  # else threads that end later still log
+    if _identity(workdir) == identity:  # else threads that end later still log
       for library in loggers:
         library.removeFilter(in_place)
 

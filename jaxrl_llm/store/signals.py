@@ -55,8 +55,8 @@ class Signals:
 
   def on_terminate(self, number, frame) -> None:
     del number, frame
-    again, self._terminated = self._terminated, True
-    if again or not self.patient:
+    is_second, self._terminated = self._terminated, True
+    if is_second or not self.patient:
       raise Terminated
     logger.warning("SIGTERM: this iteration is finished and saved, then the run ends; a second "
                    "SIGTERM ends it at once")
@@ -73,12 +73,12 @@ def handled():
   handlers = {signal.SIGTERM: (signal.SIG_DFL, signals.on_terminate),
               signal.SIGINT: (signal.default_int_handler, signals.on_interrupt)}
   main = threading.current_thread() is threading.main_thread()
-  installed = [number for number, (default, _) in handlers.items()
-               if main and signal.getsignal(number) is default]
-  for number in installed:
+  numbers = [number for number, (default, _) in handlers.items()
+             if main and signal.getsignal(number) is default]
+  for number in numbers:
     signal.signal(number, handlers[number][1])
   try:
     yield signals
   finally:
-    for number in installed:
+    for number in numbers:
       signal.signal(number, handlers[number][0])

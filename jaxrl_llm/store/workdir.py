@@ -37,16 +37,16 @@ def claim(workdir: str | Path, values: dict) -> Path:
   Keys of `LAYOUT`, `SCHEDULE` and `SERVER` that changed are written; differences of `LAYOUT` are
   logged.
   """
-  changed = check(workdir, values)
+  changes = check(workdir, values)
   workdir = path_of(workdir)
   path = workdir / "config.json"
-  if changed or not path.exists():
+  if changes or not path.exists():
     workdir.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(values, indent=2) + "\n")
-  divided = [line for line in changed if line.startswith(LAYOUT)]
-  if divided:
+  layout_changes = [line for line in changes if line.startswith(LAYOUT)]
+  if layout_changes:
     logger.warning("the run resumes with its rows divided otherwise: %s. Numbers agree with those "
-                   "of an undivided run to rounding, not to the bit", "; ".join(divided))
+                   "of an undivided run to rounding, not to the bit", "; ".join(layout_changes))
   return workdir
 
 
@@ -71,9 +71,9 @@ def check(workdir: str | Path, values: dict) -> list[str]:
       config_lib.to_dict(config_lib.from_saved(saved_config))), mine)
   same_server = mine["server"]["url"] == "" or _server_url(saved_config) == ""
   may_change = LAYOUT + SCHEDULE + (() if same_server else SERVER)
-  refused = [line for line in differing if not line.startswith(may_change)]
-  if refused:
-    raise ConfigError(f"--workdir={workdir} holds another config:\n  " + "\n  ".join(refused)
+  refusals = [line for line in differing if not line.startswith(may_change)]
+  if refusals:
+    raise ConfigError(f"--workdir={workdir} holds another config:\n  " + "\n  ".join(refusals)
                       + "\nFix: another --workdir, or the config that it was begun with.")
   return differing
 
@@ -113,11 +113,11 @@ def write_environment(workdir: Path) -> None:
   """
   devices = [str(d.device_kind) for d in jax.devices()]
   path = workdir / "environment.json"
-  before = _devices(path)
-  if before not in (None, devices):
+  old_devices = _devices(path)
+  if old_devices not in (None, devices):
     logger.warning("the run resumes on other devices: %d x %s, before %d x %s. Numbers agree to "
-                   "rounding, not to the bit", len(devices), devices[0], len(before),
-                   (before or ["none"])[0])
+                   "rounding, not to the bit", len(devices), devices[0], len(old_devices),
+                   (old_devices or ["none"])[0])
   content = {
       "python": platform.python_version(),
       "platform": platform.platform(),
@@ -142,13 +142,13 @@ def _devices(path: Path) -> list[str] | None:
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:
   """Returns the version of each package; None where it is not installed."""
-  installed: dict[str, str | None] = {}
+  by_package: dict[str, str | None] = {}
   for name in packages:
     try:
-      installed[name] = metadata.version(name)
+      by_package[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
-      installed[name] = None
-  return installed
+      by_package[name] = None
+  return by_package
 
 
 def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -170,8 +170,8 @@ def _commit() -> str | None:
   """
   try:
     commit = _git("rev-parse", "HEAD")
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":(top)*.py")
-    return commit + "+changes" if changed else commit
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ":(top)*.py")
+    return commit + "+changes" if changes else commit
   except (OSError, subprocess.SubprocessError):
     return None
 

@@ -125,16 +125,16 @@ def check(tokenizer, system: str, arguments: dict, date: str) -> None:
           f"{begun[:200]!r}; it may expect contents in parts. Fix: another template, "
           "chat_template.jinja in the folder of the checkpoint"
           + (", or no task.prompt.system." if text == SYSTEM else "."))
-  answered = _try_render(tokenizer, [*turns, ("assistant", ASSISTANT)], arguments, date)
-  before = begun.rpartition(USER)[2]
+  full_text = _try_render(tokenizer, [*turns, ("assistant", ASSISTANT)], arguments, date)
+  prefix = begun.rpartition(USER)[2]
   # [/INST] after the user's text says that the assistant begins; an end of turn does not.
-  turn_end = "" if answered is None else answered.rpartition(ASSISTANT)[2].strip()
-  no_generation_prompt = answered is None or before.strip() in ("", turn_end)
+  turn_end = "" if full_text is None else full_text.rpartition(ASSISTANT)[2].strip()
+  no_generation_prompt = full_text is None or prefix.strip() in ("", turn_end)
   if no_generation_prompt and begun == _try_render(tokenizer, turns, arguments, date):
     logger.warning("the chat template of %s has no generation prompt: prompts end with %r after "
                    "the user's text, and nothing says that the assistant begins. Fix: "
                    "{%% if add_generation_prompt %%} in its chat_template.jinja",
-                   _whose(tokenizer), before)
+                   _whose(tokenizer), prefix)
 
 
 def _try_render(tokenizer, turns: list[Message], arguments: dict, date: str,
@@ -168,7 +168,7 @@ def turn_end(tokenizer) -> int | None:
 
 
 def _special(tokenizer) -> set[int]:
-  return {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+  return {token for token, entry in tokenizer.added_tokens_decoder.items() if entry.special}
 
 
 def _whose(tokenizer) -> str:

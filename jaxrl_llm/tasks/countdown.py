@@ -96,8 +96,8 @@ def answer_text(completion: str) -> str:
   Only what follows a thinking block counts.
   """
   completion = after_thinking(completion)
-  tagged = ANSWER.findall(completion)
-  return (tagged[-1] if tagged else completion).strip()
+  answers = ANSWER.findall(completion)
+  return (answers[-1] if answers else completion).strip()
 
 
 def parse_answer(answer: str) -> tuple[list[int], int]:

@@ -56,3 +56,8 @@ class DatasetKeys:
   verifier_timeout: float = option(
       10.0, "limit of a check, seconds of processor time; an answer that needs more is wrong and"
       " counted in reward/costly", low=0.1)
+
+
+def names(text: str) -> list[str]:
+  """Returns the comma-separated parts of a value, without spaces around them."""
+  return [name.strip() for name in text.split(",") if name.strip()] or ([text] if text else [])

@@ -68,7 +68,7 @@ class Dataset(TaskBase):
     left out because they exceed `limit`.
     """
     data_cfg, num_heldout = self.cfg.data, self.cfg.heldout_problems
-    dropped = data_cfg.heldout_too_long == "drop"
+    drops = data_cfg.heldout_too_long == "drop"
     source = dataclasses.replace(mixture.first(data_cfg), path=data_cfg.heldout_path,
                                  split=data_cfg.heldout_split)
     table = self._load("heldout_path", source, "", None)
@@ -80,7 +80,7 @@ class Dataset(TaskBase):
         continue
       problems.append(problem)
       lengths.append(length)
-    if longer and not dropped:
+    if longer and not drops:
       raise ConfigError(
           f"rollout.max_prompt_tokens = {limit}: {len(longer)} prompts of task.data.heldout_path = "
           f"{data_cfg.heldout_path!r} are longer; the longest has {max(longer)} tokens. Fix: "

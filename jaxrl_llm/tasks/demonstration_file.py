@@ -3,13 +3,7 @@
 import dataclasses
 from typing import cast
 
-from jaxrl_llm.config import (
-  ConfigError,
-  DataConfig,
-  RolloutConfig,
-  TaskConfig,
-  WarmStartConfig,
-)
+from jaxrl_llm.config import ConfigError, DataConfig, RolloutConfig, TaskConfig, WarmStartConfig
 from jaxrl_llm.tasks.dataset import Dataset
 from jaxrl_llm.types import Task
 
@@ -32,8 +26,7 @@ class Demonstrations(Dataset):
             f"warm_start.path = {self.cfg.data.path!r}: row {problem.id!r} has no demonstration. "
             "Fix: warm_start.mapping, or warm_start.completion_column.")
     lengths = [len(self.render(problem)) + len(self.demonstration(problem)) for problem in rows]
-    fitting = [problem for problem, length in zip(rows, lengths, strict=True)
-               if length <= width]
+    fitting = [problem for problem, length in zip(rows, lengths, strict=True) if length <= width]
     if not fitting:
       raise ConfigError(
           f"warm_start.path = {self.cfg.data.path!r}: no row fits; the longest has {max(lengths)} "
@@ -61,12 +54,12 @@ def of_file(warm: WarmStartConfig, task_cfg: TaskConfig, rollout: RolloutConfig,
     data_cfg = dataclasses.replace(data_cfg, **defaults)
   file_cfg = TaskConfig("dataset", heldout_problems=0, prompt=task_cfg.prompt, data=data_cfg)
   try:
-    demonstrated = Demonstrations(file_cfg, seed, warm.batch_size, task.tokenizer)
+    demonstrations = Demonstrations(file_cfg, seed, warm.batch_size, task.tokenizer)
   except ConfigError as error:
     message = str(error).replace("task.data.answer_column", "warm_start.completion_column")
     message = message.replace(" Or task.data.bad_rows=drop.", "")  # not a key of the warm start
     raise ConfigError(message.replace("task.data.", "warm_start.")) from error
   heldout = task_cfg.heldout_problems
-  demonstrated.fit(rollout.row_length)
-  demonstrated.leave_out(task.heldout(heldout) if heldout else [], "the held-out problems")
-  return cast(Task, demonstrated)  # its class attributes fit, which a protocol cannot say
+  demonstrations.fit(rollout.row_length)
+  demonstrations.leave_out(task.heldout(heldout) if heldout else [], "the held-out problems")
+  return cast(Task, demonstrations)  # its class attributes fit, which a protocol cannot say

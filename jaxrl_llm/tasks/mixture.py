@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.tasks.data import AUTO, DataConfig
+from jaxrl_llm.tasks.data import AUTO, DataConfig, names
 from jaxrl_llm.tasks.order import row_at
 
 PERIOD = 1000  # positions after which the sources follow each other in the same order again
@@ -53,10 +53,10 @@ class Mixture:
     """Returns (source, row of the source) of a position."""
     if len(self.sizes) == 1:
       return 0, row_at(position, self.sizes[0], seed)
-    periods, inside = divmod(position, PERIOD)
-    source = int(self.pattern[inside])
+    periods, offset = divmod(position, PERIOD)
+    source = int(self.pattern[offset])
     mine = self.pattern == source
-    ordinal = periods * int(mine.sum()) + int(mine[:inside].sum())
+    ordinal = periods * int(mine.sum()) + int(mine[:offset].sum())
     return source, row_at(ordinal, self.sizes[source], seed + source)
 
 
@@ -83,10 +83,6 @@ def parts(cfg: DataConfig) -> list[DataConfig]:
   return [dataclasses.replace(cfg, path=path, mapping=mappings[min(i, len(mappings) - 1)],
                               verifier=verifiers[min(i, len(verifiers) - 1)], weights=())
           for i, path in enumerate(paths or [""])]
-
-
-def names(text: str) -> list[str]:
-  return [name.strip() for name in text.split(",") if name.strip()] or ([text] if text else [])
 
 
 def first(cfg: DataConfig) -> DataConfig:

@@ -67,8 +67,7 @@ class Source:
   teacher_column: str = ""
 
 
-def load(source: Source, prompt_ids: Callable[..., list[int]],
-         limit: int | None) -> ProblemTable:
+def load(source: Source, prompt_ids: Callable[..., list[int]], limit: int | None) -> ProblemTable:
   """Reads all problems of a source into memory.
 
   Args:

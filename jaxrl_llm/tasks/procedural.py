@@ -84,10 +84,10 @@ class Procedural(TaskBase):
     """As `heldout`, which a start asks for more than once."""
     rng, problems = np.random.default_rng(HELDOUT_SEED), {}
     while len(problems) < size:
-      before = len(problems)
+      count = len(problems)
       more = self._sample_split(rng, size, heldout=True)
       problems |= {self.split_key(problem): problem for problem in more}
-      if len(problems) == before:
+      if len(problems) == count:
         break
     else:
       return list(problems.values())[:size]

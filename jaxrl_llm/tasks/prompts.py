@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from jaxrl_llm.config import PromptConfig
 from jaxrl_llm.fields import ConfigError, refuse_unread
-from jaxrl_llm.tasks import chat_templates
 from jaxrl_llm.tasks.encoding import encode
 
 # Arguments of apply_chat_template that this file sets, or that would change what it returns.
@@ -68,9 +67,9 @@ def make_prompter(cfg: PromptConfig, tokenizer) -> Prompter:
         "pretrained checkpoint.") from error
 
   def render(problem: str, context: Context = ()) -> list[int]:
-    before = [content for _, content in context if content]
+    contents = [content for _, content in context if content]
     return start + encode(tokenizer, "\n\n".join(
-        [*worked_examples, *before, template.replace("{problem}", problem)]))
+        [*worked_examples, *contents, template.replace("{problem}", problem)]))
 
   return render
 
@@ -83,7 +82,6 @@ def _examples(path: str) -> list[tuple[str, str]]:
   """
   from jaxrl_llm.tasks.readers import read_rows
   from jaxrl_llm.tasks.rows import RowError, check_text
-
   out = []
   for place, row in read_rows("task.prompt.examples", path, "train"):
     if isinstance(row, ConfigError):
@@ -131,6 +129,7 @@ def _chat(cfg: PromptConfig, tokenizer, examples: list[tuple[str, str]]) -> Prom
         "task.prompt.style = 'chat': the tokenizer has no chat template. Fix: an instruction-tuned "
         "checkpoint (chat_template.jinja or chat_template in tokenizer_config.json), or "
         f"task.prompt.style=completion{_without(cfg, 'system', 'suffix', 'arguments', 'date')}.")
+  from jaxrl_llm.tasks import chat_templates
   arguments = template_arguments(cfg.arguments)
   # Jinja ignores a variable that no template reads, so a misspelt switch would do nothing.
   source = chat_templates.source(tokenizer)
@@ -183,7 +182,7 @@ def template_arguments(text: str) -> dict:
   if not isinstance(arguments, dict):
     raise ConfigError(
         f"task.prompt.arguments = {text!r}: {type(arguments).__name__} instead of an object. {fix}")
-  if reserved := sorted(RESERVED & set(arguments)):
-    raise ConfigError(f"task.prompt.arguments = {text!r}: {reserved[0]!r} is set by the task. "
+  if conflicts := sorted(RESERVED & set(arguments)):
+    raise ConfigError(f"task.prompt.arguments = {text!r}: {conflicts[0]!r} is set by the task. "
                       "Fix: leave it out; variables of the template only.")
   return arguments

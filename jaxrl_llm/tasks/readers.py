@@ -249,17 +249,17 @@ def _saved(key: str, folder: Path, split: str) -> Iterator[Row]:
   try:
     import datasets
 
-    loaded = datasets.load_from_disk(str(folder))
-    if hasattr(loaded, "keys") and split not in loaded:
-      raise KeyError(f"there are {', '.join(loaded)}")
-    loaded = loaded[split] if hasattr(loaded, "keys") else loaded
+    data_set = datasets.load_from_disk(str(folder))
+    if hasattr(data_set, "keys") and split not in data_set:
+      raise KeyError(f"there are {', '.join(data_set)}")
+    data_set = data_set[split] if hasattr(data_set, "keys") else data_set
   except ImportError as error:
     raise _missing("datasets", folder) from error
   except Exception as error:  # the library raises many kinds for a folder that is not its own
     raise ConfigError(f"{key} = {str(folder)!r}: `datasets` cannot read the split {split!r} of it: "
                       f"{_reason(error)}. Fix: the file inside it, another split, or a folder made "
                       "by save_to_disk.") from error
-  return _numbered(str(folder), loaded)
+  return _numbered(str(folder), data_set)
 
 
 def _hub(key: str, name: str, split: str) -> Iterator[Row]:
@@ -280,7 +280,7 @@ def _hub(key: str, name: str, split: str) -> Iterator[Row]:
     cause = error
     datasets.config.HF_HUB_OFFLINE = huggingface_hub.constants.HF_HUB_OFFLINE = True
   try:
-    loaded = datasets.load_dataset(repository, config or None, split=split)
+    data_set = datasets.load_dataset(repository, config or None, split=split)
   except Exception as error:
     raise ConfigError(
         f"{key} = {name!r}: no file or folder of this name, and the hub did not give it: "
@@ -288,7 +288,7 @@ def _hub(key: str, name: str, split: str) -> Iterator[Row]:
         "owner/dataset or owner/dataset:configuration, and its split.") from error
   finally:
     datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE = offline
-  return _numbered(name, loaded)
+  return _numbered(name, data_set)
 
 
 def _numbered(name: str, rows) -> Iterator[Row]:

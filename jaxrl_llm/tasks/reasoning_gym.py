@@ -101,8 +101,8 @@ class ReasoningGym(TaskBase):
     """
     answers = [answer_text(self.as_graded(problem, text))
                for problem, text in zip(problems, completions, strict=True)]
-    given = blamed(problems, self._scores(problems, answers), self._scores)
-    return [Reward(0.0, False, v.reason) if isinstance(v, Fault) else v for v in given]
+    verdicts = blamed(problems, self._scores(problems, answers), self._scores)
+    return [Reward(0.0, False, v.reason) if isinstance(v, Fault) else v for v in verdicts]
 
   @functools.cached_property
   def _scorer(self) -> IsolatedCalls:
@@ -115,10 +115,10 @@ class ReasoningGym(TaskBase):
     rows = [(problem.id, answer) for problem, answer in zip(problems, answers, strict=True)]
     distinct = list(dict.fromkeys(rows))
     scores = self._scorer.run([(answer, self._entry_of(name)) for name, answer in distinct])
-    given = {row: score if isinstance(score, Fault) else Reward(float(score == 1), score == 1,
-                                                                rung="scorer")
-             for row, score in zip(distinct, scores, strict=True)}
-    return [given[row] for row in rows]
+    verdicts = {row: score if isinstance(score, Fault) else Reward(float(score == 1), score == 1,
+                                                                   rung="scorer")
+                for row, score in zip(distinct, scores, strict=True)}
+    return [verdicts[row] for row in rows]
 
   def _entry_of(self, name: str) -> dict:
     kind, index = name.split("-")

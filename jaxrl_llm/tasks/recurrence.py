@@ -69,12 +69,12 @@ def planted(cfg) -> dict[tuple[int, ...], Context]:
     raise ConfigError(f"task.misread = {cfg.misread}: nothing is written carelessly. "
                       "Fix: task.careless above 0, or task.misread=0.")
   rng = np.random.default_rng(CONTEXTS_SEED)
-  order, added = rng.permutation(total), rng.integers(1, 10, total)
+  order, increments = rng.permutation(total), rng.integers(1, 10, total)
   kinds = [Context(f"mistake {rate:g}", rate, 0)
            for count, rate in zip(cfg.mistake_contexts, cfg.mistake_rates, strict=True)
            for _ in range(count)] + [Context(MISREAD, 1.0, 0)] * cfg.misread
   return {tuple(int(digit) for digit in str(number).zfill(cfg.context)):
-          kind._replace(added=int(added[number]))
+          kind._replace(added=int(increments[number]))
           for number, kind in zip(order[:num_contexts], kinds, strict=True)}
 
 
@@ -124,13 +124,13 @@ class Recurrence(Procedural):
     """Returns the steps that do not follow from the values before them, by the kind of their
     context. A text that is no value, or a wrong length, is the last that is looked at.
     """
-    out, before = [], problem.prompt
+    out, history = [], problem.prompt
     for place, text in enumerate(completion[:self.cfg.steps]):
       if text not in VALUES:
         return [*out, Mistake(place, OTHER)]
-      if VALUES[text] != self.next_value(before):
-        out.append(Mistake(place, self.context_of(before).kind))
-      before += text
+      if VALUES[text] != self.next_value(history):
+        out.append(Mistake(place, self.context_of(history).kind))
+      history += text
     return out + [Mistake(len(completion), OTHER)] * (len(completion) != self.cfg.steps)
 
   def generate(self, rng: np.random.Generator) -> Problem:

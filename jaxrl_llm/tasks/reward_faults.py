@@ -10,9 +10,8 @@ an asynchronous reward, and a group, of which no single text is known to be at f
 from collections.abc import Callable
 
 from jaxrl_llm.sandbox.results import COSTLY, Fault
+from jaxrl_llm.tasks.rewards import UNREADABLE
 from jaxrl_llm.types import Problem, Reward
-
-UNREADABLE = "unreadable"  # the rung of a text that is wrong because a reward raises on it
 
 
 def blamed(problems: list[Problem], given: list[Reward | Fault],

@@ -76,18 +76,18 @@ class Watch:
 
   def _look(self) -> None:
     """Looks at the call under way now and then, until the watch is closed."""
-    told, main = 0.0, threading.main_thread().ident
+    last_report, main = 0.0, threading.main_thread().ident
     while not self._closed.wait(min(0.5, self._limit / 4)):
-      elapsed = self._elapsed()
-      if elapsed < told:
-        told = 0.0  # another call
-      if elapsed >= NAMED and told < NAMED:
+      seconds = self._elapsed()
+      if seconds < last_report:
+        last_report = 0.0  # another call
+      if seconds >= NAMED and last_report < NAMED:
         logger.warning("%s: a call has taken %d s so far; its limit is reward.timeout = %g s",
-                       self._label, elapsed, self._limit)
-        told = elapsed
-      if elapsed >= self._limit and self._main:
+                       self._label, seconds, self._limit)
+        last_report = seconds
+      if seconds >= self._limit and self._main:
         signal.pthread_kill(main, SIGNAL)
-      if elapsed >= self._limit + NAMED and told < self._limit + NAMED:
+      if seconds >= self._limit + NAMED and last_report < self._limit + NAMED:
         logger.warning("%s: a call has taken %d s and cannot be ended here. %s", self._label,
-                       elapsed, ISOLATED)
-        told = elapsed
+                       seconds, ISOLATED)
+        last_report = seconds

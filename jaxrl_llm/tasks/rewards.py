@@ -21,14 +21,13 @@ from jaxrl_llm.config import RewardConfig
 from jaxrl_llm.fields import PluginError
 from jaxrl_llm.registry import REWARDS, Entry
 from jaxrl_llm.sandbox.results import Fault
-from jaxrl_llm.tasks.reward_calls import Calls, Limit, call_reward, isolated_calls
-from jaxrl_llm.tasks.reward_faults import UNREADABLE, blamed
 from jaxrl_llm.types import Problem, Reward, Task
 
 if TYPE_CHECKING:  # a run imports the sandbox when something runs in it
   from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 
 TASK = "task"
+UNREADABLE = "unreadable"  # the rung of a text that is wrong because a reward raises on it
 LARGEST = float(np.finfo(np.float32).max)  # rewards are f32 on the devices
 logger = logging.getLogger(__name__)
 
@@ -76,6 +75,7 @@ def register(name: str, numbers: type | None = None, *, group: bool = False,
       raise ValueError(f"reward {name!r}: isolated=True has no network to wait for. Fix: def in "
                        "place of async def, or leave isolated out")
     if name != TASK:
+      from jaxrl_llm.tasks.reward_calls import Calls, Limit
       calls = Calls if asynchronous else Limit
       numbers = dataclasses.make_dataclass(f"{calls.__name__}_{name}", [], bases=(numbers, calls),
                                            frozen=True)
@@ -164,6 +164,7 @@ class RewardedTask:
     if name == TASK:
       return self._task.rewards([p for p in problems for _ in range(size)], completions)
 
+    from jaxrl_llm.tasks.reward_faults import blamed
     def ask(problems: list[Problem], texts: list[str]) -> list[Reward | Fault]:
       outcomes = self._outcomes(name, entry, problems, texts, self._cfg)
       return [verdict_or_fault(name, outcome) for outcome in outcomes]
@@ -179,6 +180,7 @@ class RewardedTask:
   def _outcomes(self, name: str, entry: RewardEntry, problems: list[Problem],
                 completions: list[str], cfg) -> list:
     """Returns what a reward returned for each completion, or a `Fault`."""
+    from jaxrl_llm.tasks.reward_calls import call_reward, isolated_calls
     if entry.isolated and name not in self._isolated:
       self._isolated[name] = isolated_calls(name, entry, cfg.timeout)
     return call_reward(f"reward {name!r} ({entry.where})", entry, problems, completions, cfg,
@@ -256,9 +258,9 @@ def total(verdicts: tuple[Reward, ...]) -> Reward:
 
   It is unscored where one of them is. The first that says whether the row is correct counts.
   """
-  failed = [v.unscored_reason for v in verdicts if v.unscored_reason is not None]
-  if failed:
-    return Reward(0.0, False, failed[0])
+  reasons = [v.unscored_reason for v in verdicts if v.unscored_reason is not None]
+  if reasons:
+    return Reward(0.0, False, reasons[0])
   value = sum(v.value for v in verdicts)
   correct_flags = [v.correct for v in verdicts if v.correct is not None]
   components = [pair for v in verdicts for pair in v.components or ((TASK, v.value),)]

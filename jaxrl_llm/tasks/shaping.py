@@ -64,15 +64,15 @@ def grpo_lambda(correct: np.ndarray, length: np.ndarray, group_id: np.ndarray, *
   correct = correct & keep
   rewards = correct.astype(np.float64)
   groups = np.unique(group_id[keep])
-  solved = np.array([np.mean(correct[keep & (group_id == g)]) for g in groups])
+  solve_rate = np.array([np.mean(correct[keep & (group_id == g)]) for g in groups])
   # 1e-9 absorbs the rounding of products such as 0.07 * 100 = 7.000000000000001.
   count = math.ceil(fraction * len(groups) - 1e-9)
-  for g in groups[np.argsort(-solved, kind="stable")[:count]]:
-    penalised = correct & (group_id == g)
-    if penalised.any():
-      std = length[penalised].std()
-      z = (length[penalised] - length[penalised].mean()) / std if std > 0 else 0.0
-      rewards[penalised] = 1 - alpha * _sigmoid(z)
+  for g in groups[np.argsort(-solve_rate, kind="stable")[:count]]:
+    penalty_rows = correct & (group_id == g)
+    if penalty_rows.any():
+      std = length[penalty_rows].std()
+      z = (length[penalty_rows] - length[penalty_rows].mean()) / std if std > 0 else 0.0
+      rewards[penalty_rows] = 1 - alpha * _sigmoid(z)
   return rewards.astype(np.float32)
 
 

@@ -128,8 +128,7 @@ def check_task(cfg: TaskConfig, task: Task, prompts: int) -> None:
   """
   with TASKS.blamed(cfg.name):
     if lacking := lacking_methods(task):
-      raise TypeError(f"it lacks {', '.join(lacking)}; TaskBase has the parts that "
-                      "tasks share")
+      raise TypeError(f"it lacks {', '.join(lacking)}; TaskBase has the parts that " "tasks share")
     size = cfg.heldout_problems
     problems = task.heldout(size) if size else []
     if size < 0 and not problems:
@@ -138,7 +137,7 @@ def check_task(cfg: TaskConfig, task: Task, prompts: int) -> None:
     if (len(problems) != size >= 0) or (size and not isinstance(problems[0], Problem)):
       raise TypeError(f"heldout({size}) returned {_kinds(problems)}; as many Problems were "
                       "expected")
-    if problems and not TASKS[cfg.name].function.__module__.startswith("jaxrl_llm."):
+    if problems and TASKS[cfg.name].of_plugin:
       _check_verdict(task, problems[0])
     if not prompts:
       return

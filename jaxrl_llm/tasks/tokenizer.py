@@ -8,7 +8,6 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.tasks.chat_templates import turn_end
 from jaxrl_llm.tasks.encoding import encode
 
 __all__ = ["byte_tokenizer", "character_tokenizer", "encode", "load_tokenizer", "stop_ids"]
@@ -115,7 +114,10 @@ def stop_ids(tokenizer, path: str | Path | None = None, chat: bool = True) -> tu
         f"{file}: eos_token_id = {bad[0]!r}: a token id of 0 to {size - 1}, or a list of them, was "
         "expected. Fix: repair the file or remove it.")
   out = dict.fromkeys([tokenizer.eos_token_id, *eos_ids])
-  end = turn_end(tokenizer) if chat else None
+  end = None
+  if chat:
+    from jaxrl_llm.tasks.chat_templates import turn_end
+    end = turn_end(tokenizer)
   if end is not None and end not in out:
     logger.warning(
         "the chat template of %s ends turns with %r (id %d), which is no end of sequence there: "

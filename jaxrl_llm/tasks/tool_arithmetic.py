@@ -83,7 +83,7 @@ class ToolArithmetic(Procedural):
 
   def _pieces(self, problem: Problem) -> list[tuple[list[int], bool]]:
     """Returns a demonstration as pieces (ids, whether the policy writes them)."""
-    call, inserted, answer = DEMONSTRATION.fullmatch(problem.demonstration).groups(default="")
-    texts = ((call, True), (inserted, False), (answer, True))
+    call, output, answer = DEMONSTRATION.fullmatch(problem.demonstration).groups(default="")
+    texts = ((call, True), (output, False), (answer, True))
     pieces = [(tokenizers.encode(self.tokenizer, text), ours) for text, ours in texts if text]
     return [*pieces, ([self.tokenizer.eos_token_id], True)]

@@ -123,8 +123,8 @@ class Teachers:
       ConfigError: as `index`.
     """
     if len(self.by_name) > 1:
-      listed = getattr(task, "training_problems", None)
-      for problem in task.batch(1) if listed is None else listed:
+      problems = getattr(task, "training_problems", None)
+      for problem in task.batch(1) if problems is None else problems:
         self.index(problem)
 
 

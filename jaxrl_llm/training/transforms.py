@@ -24,13 +24,7 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.registry import LOSS_TERMS, TRANSFORMS
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.score import Scores
-from jaxrl_llm.types import (
-  CarryingState,
-  Params,
-  Rollout,
-  TrainBatch,
-  TrainState,
-)
+from jaxrl_llm.types import CarryingState, Params, Rollout, TrainBatch, TrainState
 
 # Parts of a checkpoint that no transform carries.
 OF_EVERY_RUN = ("train", "cursor", "stale", "unfinished")
@@ -214,8 +208,7 @@ def before(state: TrainState, params: Params, batch,
   return state, batch, metrics
 
 
-def after(state: TrainState, updates, batch,
-          parts: StepParts) -> tuple[TrainState, Any, dict]:
+def after(state: TrainState, updates, batch, parts: StepParts) -> tuple[TrainState, Any, dict]:
   """Returns (state, updates, metrics) after the part of each transform on the updates."""
   metrics: dict = {}
   for name, transform in _around(batch, parts).items():

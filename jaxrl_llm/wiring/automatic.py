@@ -43,21 +43,21 @@ def chosen(cfg: Config, platform: str = "") -> Config:
   keys = automatic_keys(cfg)
   if not keys:
     return cfg
-  platform, pretrained = platform or jax.default_backend(), bool(cfg.pretrained)
-  fast = pretrained and platform != "cpu"
+  platform, has_checkpoint = platform or jax.default_backend(), bool(cfg.pretrained)
+  fast = has_checkpoint and platform != "cpu"
   values = {
-      "optimizer.learning_rate": RATES[cfg.parameters.train][0] if pretrained else FRESH_RATE,
-      "warm_start.steps": 0 if pretrained else FRESH_STEPS,
+      "optimizer.learning_rate": RATES[cfg.parameters.train][0] if has_checkpoint else FRESH_RATE,
+      "warm_start.steps": 0 if has_checkpoint else FRESH_STEPS,
       "model.compute_dtype": "bfloat16" if fast else "float32",
       "model.remat": "full" if fast else "none",
-      "model.scan_layers": pretrained,
-      "updates.shared_prompts": pretrained,
+      "model.scan_layers": has_checkpoint,
+      "updates.shared_prompts": has_checkpoint,
   }
   cfg = _with(cfg, {key: values[key] for key in keys if key in values})
   if {"task.prompt.style", "rollout.max_prompt_tokens"} & set(keys):
     cfg = _of_prompts(cfg, keys)
   if "updates.token_budget" in keys:
-    budget = BUDGETS.get(platform, BUDGET) if pretrained else 0
+    budget = BUDGETS.get(platform, BUDGET) if has_checkpoint else 0
     cfg = _with(cfg, {"updates.token_budget": budget})
     cfg = _with(cfg, {"updates.token_budget": max(budget, cfg.bin_tokens) if budget else 0})
   return cfg
@@ -90,14 +90,14 @@ def _tokenizer_of(pretrained: str) -> PreTrainedTokenizerBase:
 def _longest_prompt(cfg: Config, tokenizer) -> int:
   """Returns the tokens of the longest prompt of the task, without regard to the row's."""
   log = logging.getLogger("jaxrl_llm.tasks")
-  before = log.level
+  level = log.level
   log.setLevel(logging.ERROR)  # the run's own task says the same once more
   try:
     return make_task(cfg.task, cfg.seed, 1, tokenizer=tokenizer).longest_prompt()
   except ConfigError:
     return UNKNOWN
   finally:
-    log.setLevel(before)
+    log.setLevel(level)
 
 
 def automatic_keys(cfg) -> list[str]:
@@ -120,8 +120,8 @@ def fast_rate(cfg: Config) -> str:
   rate, (usual, highest) = cfg.optimizer.learning_rate, RATES[cfg.parameters.train]
   if not cfg.pretrained or cfg.optimizer.name != "adamw" or rate <= highest:
     return ""
-  trained = {"all": "all parameters", "lora": "adapters"}.get(cfg.parameters.train, "parameters")
-  return (f"optimizer.learning_rate = {rate:g} for {trained} of a checkpoint: a few such updates "
+  what = {"all": "all parameters", "lora": "adapters"}.get(cfg.parameters.train, "parameters")
+  return (f"optimizer.learning_rate = {rate:g} for {what} of a checkpoint: a few such updates "
           f"can destroy it. Fix: optimizer.learning_rate={usual:g}, or up to {highest:g}")
 
 

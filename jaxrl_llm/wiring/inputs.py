@@ -16,6 +16,7 @@ from jaxrl_llm.models import hf
 from jaxrl_llm.store import checksums
 from jaxrl_llm.store.files import write_atomically
 from jaxrl_llm.store.folders import path_of
+from jaxrl_llm.tasks.data import names
 
 FILE = "inputs.json"
 PRETRAINED = "pretrained"
@@ -124,7 +125,6 @@ def _files(cfg: Config) -> dict[str, dict[str, Path]]:
 
 def _data_files(key: str, value: str, split: str) -> dict[str, Path]:
   """Returns the files of rows that a key names, by their names in messages."""
-  from jaxrl_llm.tasks.mixture import names
   from jaxrl_llm.tasks.readers import files_of
 
   return {str(file): file for path in names(value) for file in files_of(key, path, split)}

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import jax
 import optax
@@ -17,11 +17,13 @@ from jaxrl_llm.training.columns import BASE
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.packing import Packer, Packing, make_packer
 from jaxrl_llm.training.score import Scores
-from jaxrl_llm.training.teachers import Teachers
 from jaxrl_llm.training.train_step import make_train_step
 from jaxrl_llm.training.transforms import PhaseParts, Phases, make_phases
 from jaxrl_llm.types import Params, Rollout, TrainBatch, TrainState
 from jaxrl_llm.wiring.scoring import Scoring, make_scoring
+
+if TYPE_CHECKING:  # imported for runs that have one
+  from jaxrl_llm.training.teachers import Teachers
 
 
 class Start(NamedTuple):
@@ -96,7 +98,7 @@ class Learner:
 
 
 def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...],
-                 teachers: Teachers | None = None) -> Learner:
+                 teachers: "Teachers | None" = None) -> Learner:
   """Returns the learner of a resolved config; `stop_ids` are the task's, `teachers` as in
   `make_scoring`.
 

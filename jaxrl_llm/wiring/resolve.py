@@ -9,16 +9,17 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import (
   DEFAULT,
   AggregationConfig,
+  BatchConfig,
   Config,
   ConfigError,
   CorrectionConfig,
   KLConfig,
+  LossConfig,
   StepConfig,
 )
 from jaxrl_llm.fields import Problems
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective import correction as correction_rules
-from jaxrl_llm.objective.plugin_checks import check_objective
 from jaxrl_llm.registry import COLUMNS, LOSS_TERMS
 from jaxrl_llm.rollouts import backends, numerics, server
 from jaxrl_llm.training import optimizers, transforms
@@ -55,7 +56,7 @@ def resolve(cfg: Config, platform: str = "") -> Config:
     cfg = dataclasses.replace(cfg, rollout=numerics.resolve(cfg.rollout, cfg.model))
   checks: list[tuple] = [
       (correction_rules.check, cfg.correction),
-      (check_objective, cfg.loss, cfg.batch),
+      (_check_methods, cfg.loss, cfg.batch),
       (_check_interpolated, cfg.correction, cfg.updates.anchor, cfg.kl, cfg.step),
       (_check_parts, cfg),
       (evaluation_sets.check, cfg.evaluation),
@@ -115,6 +116,15 @@ def _check_interpolated(correction: CorrectionConfig, anchor: str, kl: KLConfig,
         "updates.anchor=recomputed, or remove it.")
 
 
+def _check_methods(loss: LossConfig, batch: BatchConfig) -> None:
+  """Traces methods of plugins on small arrays; raises as `plugin_checks.check_objective`."""
+  methods = [choice.table[choice.name]
+             for choice in (loss.estimator, batch.advantage, batch.aggregation)]
+  if any(method.of_plugin for method in methods) or loss.term is not None:
+    from jaxrl_llm.objective.plugin_checks import check_objective
+    check_objective(loss, batch)
+
+
 def _check_parts(cfg: Config) -> None:
   """Runs the config checks of columns, loss terms, update transforms and optimizers.
 
@@ -123,9 +133,9 @@ def _check_parts(cfg: Config) -> None:
   def refuse(check: Callable[..., None] | None, **keys) -> None:
     names = [] if check is None else list(inspect.signature(check).parameters)
     if unknown := [name for name in names if name not in keys and not hasattr(cfg, name)]:
-      allowed = [*keys, *(field.name for field in dataclasses.fields(cfg)), "loss", "step", "batch"]
+      choices = [*keys, *(field.name for field in dataclasses.fields(cfg)), "loss", "step", "batch"]
       raise ConfigError(f"the check of {check.__module__} has the parameters {', '.join(unknown)}: "
-                        f"allowed are {', '.join(allowed)}. Fix: the sections that it reads.")
+                        f"allowed are {', '.join(choices)}. Fix: the sections that it reads.")
     if check is not None:
       check(**{name: keys[name] if name in keys else getattr(cfg, name) for name in names})
 

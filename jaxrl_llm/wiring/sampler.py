@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+from typing import TYPE_CHECKING
 
 from jax.sharding import Mesh
 
@@ -19,17 +20,13 @@ from jaxrl_llm.config import (
 from jaxrl_llm.models import Model
 from jaxrl_llm.registry import ENVIRONMENTS, TOOLS
 from jaxrl_llm.rollouts import backends, engine_sampler, hand_over, numerics
-from jaxrl_llm.rollouts.environment import (
-  OF_TOOL,
-  Environment,
-  StopStrings,
-  ToolCalls,
-  make_environment,
-  make_own,
-)
+from jaxrl_llm.rollouts.environment_table import OF_TOOL
 from jaxrl_llm.rollouts.sample_functions import HeldoutFn, InFlightFn, PrepareFn, Problems, SampleFn
 from jaxrl_llm.rollouts.tools import OF_TASK
 from jaxrl_llm.types import Sampling, Task
+
+if TYPE_CHECKING:  # imported for runs that have one
+  from jaxrl_llm.rollouts.environment import Environment
 
 logger = logging.getLogger(__name__)
 __all__ = ["HeldoutFn", "PrepareFn", "Problems", "SampleFn", "Sampler", "make_run_environment",
@@ -60,7 +57,7 @@ class Sampler:
   sampling: Sampling
   mesh: Mesh
   rollout_mesh: Mesh
-  environment: Environment | None
+  environment: "Environment | None"
   prepare: PrepareFn
   sample: SampleFn
   prepare_heldout: PrepareFn
@@ -91,8 +88,7 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
   Raises:
     ConfigError: the tool does not start, or does not fit the tokenizer.
   """
-  environment = make_run_environment(cfg.rollout, cfg.tool, cfg.environment, task,
-                                     cfg.task.name)
+  environment = make_run_environment(cfg.rollout, cfg.tool, cfg.environment, task, cfg.task.name)
   prepare, sample = backends.make(backends.BackendParts(
       cfg.rollout, cfg.server, task, model, mesh, rollout_mesh, environment))
   rows = engine_sampler.Rows.of_task(cfg.rollout, task, environment, group_size=1)
@@ -123,7 +119,7 @@ def sampling_of(rollout: RolloutConfig, vocabulary: VocabularyConfig, side: str)
 
 
 def make_run_environment(rollout: RolloutConfig, tool: ToolConfig, environment: EnvironmentConfig,
-                         task: Task, task_name: str) -> Environment | None:
+                         task: Task, task_name: str) -> "Environment | None":
   """Returns the environment that ends turns; None if rows end by stop token and length only.
 
   The Python sandbox has as many workers as the engine has threads.
@@ -132,10 +128,11 @@ def make_run_environment(rollout: RolloutConfig, tool: ToolConfig, environment: 
     ConfigError: the tool does not start, or does not fit the tokenizer.
   """
   r = rollout
+  if not r.stop_strings and not r.max_turns:
+    return None
+  from jaxrl_llm.rollouts.environment import StopStrings, ToolCalls, make_environment, make_own
   if r.stop_strings:
     return StopStrings(task.tokenizer, r.stop_strings, eos_ids=task.stop_ids)
-  if not r.max_turns:
-    return None
   if environment.name != OF_TOOL:
     return make_own(environment.name, task.tokenizer, task.stop_ids, r.max_tool_tokens,
                     ENVIRONMENTS.numbers(environment))

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -34,9 +34,11 @@ from jaxrl_llm.training.columns import (
 from jaxrl_llm.training.meter import meter
 from jaxrl_llm.training.packing import Packing
 from jaxrl_llm.training.score import Scores, score
-from jaxrl_llm.training.teachers import ByRow, Teachers, column_by_row
 from jaxrl_llm.types import Params, Rollout, Sampling, TokenStats
 from jaxrl_llm.wiring.sampler import sampling_of
+
+if TYPE_CHECKING:  # imported for runs that have one
+  from jaxrl_llm.training.teachers import ByRow, Teachers
 
 RECOMPUTED, BEHAVIOR, DETACHED = "recomputed", "behavior", "detached"
 INTERPOLATED = "interpolated"
@@ -128,7 +130,7 @@ class Scoring:
   statistics: tuple[tuple[str, str], ...]
   score_heldout: ScoreFn
   meter: MeterFn | None
-  teachers: Teachers | None = None
+  teachers: "Teachers | None" = None
 
   def reads(self, parameters: str) -> bool:
     """Returns whether a column's pass reads a set of parameters, such as columns.REFERENCE."""
@@ -136,7 +138,7 @@ class Scoring:
 
 
 def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...],
-                 teachers: Teachers | None = None) -> Scoring:
+                 teachers: "Teachers | None" = None) -> Scoring:
   """Returns the passes that a resolved config needs; `stop_ids` are the task's.
 
   Without a teacher, where a column reads one, its network is the policy's: for plans.
@@ -145,16 +147,16 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
   anchor, columns = _anchor(cfg.updates, cfg.batch, cfg.step), columns_of(cfg.batch)
   row = ANCHORS[anchor]
   statistics = anchor_columns(anchor, columns)
-  restricted = bool(loss.rules or cfg.rollout.min_new_tokens)
-  stats, rules = scored_stats(cfg.advantage, statistics, restricted), frozenset(loss.rules)
+  prunes = bool(loss.rules or cfg.rollout.min_new_tokens)
+  stats, rules = scored_stats(cfg.advantage, statistics, prunes), frozenset(loss.rules)
   score_all = functools.partial(score, model=model, cfg=StepConfig(loss), rules=rules)
   pieces = cfg.updates.optimizer_batches * cfg.updates.micro_batches
   in_pieces = functools.partial(score_all, cfg=StepConfig(loss, pieces))
   needs, numbers = advantages.needs(cfg.advantage), ADVANTAGES.numbers(cfg.advantage)
   parts = ColumnParts(model, StepConfig(loss, pieces), rules, numbers)
   networks = [model] if teachers is None else teachers.models
-  compiled = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
-  scored = functools.partial(in_pieces, stats=stats)
+  jit_rows = functools.partial(jax.jit, out_shardings=parallel.rows(mesh))
+  anchor_pass = functools.partial(in_pieces, stats=stats)
   heldout = functools.partial(score_all, rules=frozenset())
   return Scoring(
       anchor=anchor,
@@ -163,11 +165,11 @@ def make_scoring(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
       part_count=(len(numbers.weights) or 1) if "reward_parts" in needs else 0,
       sampling=sampling_of(cfg.rollout, cfg.vocabulary, "trainer"),
       stats=stats,
-      score=compiled(scored),
-      columns={name: ColumnPass(entry, _column_pass(entry, parts, networks, compiled))
+      score=jit_rows(anchor_pass),
+      columns={name: ColumnPass(entry, _column_pass(entry, parts, networks, jit_rows))
                for name, entry in columns.items() if not entry.statistic},
       statistics=statistics,
-      score_heldout=compiled(heldout),
+      score_heldout=jit_rows(heldout),
       meter=make_meter(cfg.rollout, mesh,
                        functools.partial(score_all, stats=stats & {"in_support"})),
       teachers=teachers,
@@ -183,6 +185,7 @@ def _column_pass(entry: ColumnEntry, parts: ColumnParts, teachers: list[Model],
                  for teacher in (teachers if TEACHER in entry.reads else teachers[:1]))
   if len(passes) == 1:
     return passes[0]
+  from jaxrl_llm.training.teachers import column_by_row
   return functools.partial(column_by_row, passes, entry.reads.index(TEACHER))
 
 
@@ -218,11 +221,8 @@ def columns_of(cfg: BatchConfig) -> dict[str, ColumnEntry]:
   names = {REFERENCE_COLUMN} if cfg.kl.coef else set()
   fields = set(advantages.OPTIONAL)
   names |= (set(advantages.needs(cfg.advantage)) - fields) | set(cfg.term_columns)
-  return {name: COLUMNS[name] for name in sorted(names, key=_reference_first)}
-
-
-def _reference_first(name: str) -> tuple[bool, str]:
-  return name != REFERENCE_COLUMN, name
+  order = sorted(names, key=lambda name: (name != REFERENCE_COLUMN, name))
+  return {name: COLUMNS[name] for name in order}
 
 
 def anchor_columns(anchor: str, columns: dict[str, ColumnEntry]) -> tuple[tuple[str, str], ...]:
@@ -261,12 +261,12 @@ def _anchor(updates: UpdateConfig, batch: BatchConfig, step: StepConfig) -> str:
   if updates.anchor in (BEHAVIOR, INTERPOLATED):
     return updates.anchor
   correction = batch.correction.level != "none" or batch.correction.reject
-  carried = any(x.recomputes_anchor for x in transforms.active(step).values())
-  readers = correction or batch.kl.place == "reward" or carried
+  recomputes = any(x.recomputes_anchor for x in transforms.active(step).values())
+  readers = correction or batch.kl.place == "reward" or recomputes
   return DETACHED if updates.optimizer_batches == 1 and not readers else RECOMPUTED
 
 
-def score_rollout(scoring: Scoring, policies: dict[str, Params | ByRow | None],
+def score_rollout(scoring: Scoring, policies: "dict[str, Params | ByRow | None]",
                   rollout: Rollout, *,
                   on_policy: bool = False, packing: Packing | None = None) -> Scores:
   """Scores a rollout under the anchor and the reference, skipping passes that nothing reads.
@@ -279,26 +279,26 @@ def score_rollout(scoring: Scoring, policies: dict[str, Params | ByRow | None],
     packing: of the rollout's rows; None: they are padded.
   """
   source, anchor, stats = ANCHORS[scoring.anchor], None, None
-  packed = {} if packing is None else {"packing": packing}
+  options = {} if packing is None else {"packing": packing}
   if scoring.runs_pass:
-    stats = scoring.score(policies[CURRENT], rollout, scoring.sampling, **packed)
+    stats = scoring.score(policies[CURRENT], rollout, scoring.sampling, **options)
   if source.ratio == Source.PASS:
     anchor = stats.log_probs
   elif source.ratio == Source.RECORD:
     anchor = rollout.behavior_log_probs
   columns = {name: column.run(*(policies[reader] for reader in column.entry.reads), rollout,
-                            scoring.sampling, **packed)
+                            scoring.sampling, **options)
            for name, column in scoring.columns.items()}
   columns |= {name: getattr(stats, statistic) for name, statistic in scoring.statistics}
   reference = columns.pop(REFERENCE_COLUMN, None)
   scores = Scores(anchor, reference, columns=columns or None)
   if stats is None:
     return scores
-  metered = None
+  meter_stats = None
   if on_policy and scoring.meter is not None:
-    metered = TokenStats(stats.log_probs, in_support=stats.in_support)
+    meter_stats = TokenStats(stats.log_probs, in_support=stats.in_support)
   return scores.replace(
       sum_pi_squared=stats.sum_pi_squared, values=stats.values, entropy=stats.entropy,
-      metered=metered,
+      metered=meter_stats,
       in_support=stats.in_support if source.columns == Source.PASS else None,
       current_log_probs=stats.log_probs if source.ratio == Source.LOSS else None)

@@ -4,7 +4,7 @@ anything compiles.
 
 import dataclasses
 import logging
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jax.sharding import Mesh
 from transformers import PreTrainedTokenizerBase
@@ -23,12 +23,14 @@ from jaxrl_llm.fields import Problems
 from jaxrl_llm.models import CheckpointError, Model, hf, row_attention, trainable
 from jaxrl_llm.parallel import divisions
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
-from jaxrl_llm.training.teachers import Teacher, Teachers
 from jaxrl_llm.types import Task
 from jaxrl_llm.wiring.learner import Learner, make_learner
 from jaxrl_llm.wiring.resolve import resolve, warn_of_fast_rate, warn_of_off_policy_data
 from jaxrl_llm.wiring.sampler import Sampler, make_sampler
 from jaxrl_llm.wiring.task import TaskSections, check_rewards, checked_task
+
+if TYPE_CHECKING:  # imported for runs that have one
+  from jaxrl_llm.training.teachers import Teacher, Teachers
 
 logger = logging.getLogger(__name__)
 __all__ = ["Built", "build", "build_learner", "load_plugins", "resolve",
@@ -169,15 +171,15 @@ def _log_replaced(ours: ModelConfig, checkpoint_shapes: ModelConfig) -> None:
   """Says which shapes of the config gave way to the checkpoint's."""
   shapes = [(field.name, field.default, getattr(ours, field.name),
              getattr(checkpoint_shapes, field.name)) for field in dataclasses.fields(ModelConfig)]
-  replaced = [f"model.{name} = {mine!r} (there {its!r})" for name, default, mine, its in shapes
-              if mine not in (its, default)]
-  if replaced:
+  differences = [f"model.{name} = {mine!r} (there {its!r})" for name, default, mine, its in shapes
+                 if mine not in (its, default)]
+  if differences:
     logger.warning("the checkpoint in `pretrained` has its own shapes, which are used, not %s",
-                   ", ".join(replaced))
+                   ", ".join(differences))
 
 
 def make_teachers(cfg: TeacherConfig, policy: ModelConfig, group_size: int,
-                  tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Teachers | None:
+                  tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> "Teachers | None":
   """Returns the teachers of a run; None without a checkpoint. Their weights are not read yet.
 
   Args:
@@ -187,13 +189,17 @@ def make_teachers(cfg: TeacherConfig, policy: ModelConfig, group_size: int,
   Raises:
     ConfigError: a checkpoint cannot be read, or its tokenizer is another one.
   """
-  by_name = {name: _make_teacher(pretrained, policy, tokenizer, mesh)
-             for name, pretrained in cfg.by_name.items()}
-  return Teachers(by_name, group_size, mesh) if by_name else None
+  if not cfg.by_name:
+    return None
+  from jaxrl_llm.training.teachers import Teachers
+  by_name = {name: _make_teacher(checkpoint, policy, tokenizer, mesh)
+             for name, checkpoint in cfg.by_name.items()}
+  return Teachers(by_name, group_size, mesh)
 
 
 def _make_teacher(pretrained: str, policy: ModelConfig, tokenizer: PreTrainedTokenizerBase,
-                  mesh: Mesh) -> Teacher:
+                  mesh: Mesh) -> "Teacher":
+  from jaxrl_llm.training.teachers import Teacher
   try:
     directory = hf.base_directory(pretrained)
     shapes = hf.read_config(directory)

@@ -18,7 +18,7 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.fields import Problems
 from jaxrl_llm.registry import REWARDS
-from jaxrl_llm.rollouts.environment import OF_TOOL
+from jaxrl_llm.rollouts.environment_table import OF_TOOL
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.demonstrations import demonstrating
 from jaxrl_llm.tasks.rewards import TASK, RewardedTask, rewarded

@@ -24,8 +24,8 @@ from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import cache, checkpoints, shared_starts
 from jaxrl_llm.store.folders import is_bucket, path_of
 from jaxrl_llm.store.workdir import usable_cores, versions
+from jaxrl_llm.tasks.data import names
 from jaxrl_llm.tasks.demonstrations import demonstrating
-from jaxrl_llm.tasks.mixture import names
 from jaxrl_llm.training.optimizers import make_optimizer, warm_start_schedule
 from jaxrl_llm.training.train_step import (
   NonFiniteError,
@@ -83,8 +83,8 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
         shared_starts.store(shared, path)
       return start
   like = {"trained": _abstract(learner).params}
-  trained = checkpoints.restore_part(path, like, TORN)["trained"]
-  return Start(trained, frozen_start(cfg.pretrained, learner, workdir))
+  params = checkpoints.restore_part(path, like, TORN)["trained"]
+  return Start(params, frozen_start(cfg.pretrained, learner, workdir))
 
 
 def shared_entry(cfg: Config, learner: Learner) -> Path | None:
@@ -155,8 +155,7 @@ def _abstract(learner: Learner) -> Start:
 
 
 def initial(pretrained: str, seed: int, learner: Learner) -> Params:
-  """Returns all parameters before any update: the checkpoint `pretrained`'s, or random ones.
-  """
+  """Returns all parameters before any update: the checkpoint `pretrained`'s, or random ones."""
   if pretrained:
     return _checkpoint_params(pretrained, learner)
   layout = parallel.param_shardings(learner.model, learner.mesh)

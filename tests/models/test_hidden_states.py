@@ -1,4 +1,4 @@
-"""States of chosen layers are those of a shorter network; the lens of the last is the model."""
+"""States of chosen layers are those of a shorter network; normed, the last gives the logits."""
 
 import dataclasses
 
@@ -74,12 +74,13 @@ def test_stacked_blocks_have_the_same_states(remat):
         MODEL.hidden_states(params, *INPUTS, columns, layers), atol=2e-5)
 
 
-def test_the_lens_of_the_last_layer_is_the_model_to_the_bit():
+def test_the_normed_state_of_the_last_layer_gives_the_logits_to_the_bit():
   params = params_of()
   states = MODEL.hidden_states(params, *INPUTS, POSITIONS, (2, 3))
   logits = scaled_logits(MODEL.hidden(params, *INPUTS)[0], MODEL.head(params), 1.0)
-  np.testing.assert_array_equal(MODEL.lens(params, states[1]), logits)
-  assert not np.allclose(MODEL.lens(params, states[0]), logits, atol=1e-3)
+  before, last = (scaled_logits(MODEL.normed(params, x), MODEL.head(params), 1.0) for x in states)
+  np.testing.assert_array_equal(last, logits)
+  assert not np.allclose(before, logits, atol=1e-3)
   without_norm = scaled_logits(states[1], MODEL.head(params), 1.0)
   assert not np.allclose(without_norm, logits, atol=1e-3)
 

@@ -16,9 +16,10 @@ from suites import quick_of
 
 from jaxrl_llm.config import ConfigError, EstimatorConfig, from_dict
 from jaxrl_llm.objective import estimators
-from jaxrl_llm.objective.estimators import common
+from jaxrl_llm.objective.estimators import common, token
 from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.ops import masked, prefix
+from jaxrl_llm.registry import ADVANTAGES, ESTIMATORS
 
 
 def _load(path):
@@ -589,7 +590,7 @@ def test_registry_refuses():
   with pytest.raises(ValueError, match="a number is a bool, an int, a float, a text or None"):
     register("other", bounds=(1.0, 2.0))
   with pytest.raises(ValueError, match="give a class of numbers or defaults"):
-    register("other", estimators.token.Ppo, cap=2.0)
+    register("other", token.Ppo, cap=2.0)
   with pytest.raises(ConfigError, match="power = 'none': float was expected"):
     estimators.resolve(EstimatorConfig("ctpo", power="none"))
   with pytest.raises(ConfigError, match="cap_at_one = 'yes': bool was expected"):
@@ -599,6 +600,19 @@ def test_registry_refuses():
   assert estimators.resolve(EstimatorConfig("ppo", clip_low=np.float32(0.5))).clip_low == 0.5
   with pytest.raises(ConfigError, match="allowed are 'away', 'all'"):
     estimators.resolve(EstimatorConfig("m2po", m2_scope="some"))
+
+
+def unlisted(table) -> list[str]:
+  """Methods of the package whose module the table does not name, so that all are imported."""
+  return [name for name in table.names()
+          if (module := table[name].function.__module__).startswith("jaxrl_llm.")
+          and table.files.get(name) != module]
+
+
+def test_methods_are_imported_by_their_names(monkeypatch):
+  assert unlisted(ESTIMATORS) == unlisted(ADVANTAGES) == []
+  monkeypatch.delitem(ESTIMATORS.files, "sapo")
+  assert unlisted(ESTIMATORS) == ["sapo"] and estimators.spec("sapo").where
 
 
 def test_m2po_refuses_a_bound_that_drops_every_token():

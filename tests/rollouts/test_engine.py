@@ -21,7 +21,7 @@ from jaxrl_llm.rollouts import chunk, decoding, engine, generate, hand_over, siz
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.rollouts.rollout_table import RolloutTable
-from jaxrl_llm.rollouts.slots import Slots
+from jaxrl_llm.rollouts.slots import Slots, by_load
 from jaxrl_llm.types import PromptBatch, Sampling
 
 MODEL = Model(
@@ -392,3 +392,29 @@ def test_shapes_are_known_before():
 def test_bad_input(options, said):
   with pytest.raises(ConfigError, match=said):
     run(**options)
+
+
+def loads(order, live, tokens, devices, new):
+  """Tokens of each device once `new` rows of 5 tokens have the first slots of an order."""
+  device = np.arange(len(live)) * devices // len(live)
+  load = np.bincount(device[live], tokens[live], devices)
+  return load + 5 * np.bincount(device[order[:new]], minlength=devices)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_rows_enter_on_the_device_with_the_fewest_live_tokens(devices):
+  rng = np.random.default_rng(devices)
+  live, tokens = rng.random(16) < 0.4, rng.integers(0, 60, 16)
+  order, by_number = by_load(live, tokens, devices, 5), np.flatnonzero(~live)
+  np.testing.assert_array_equal(np.sort(order), by_number)
+  for new in range(len(order)):
+    before = loads(order, live, tokens, devices, new)
+    taken = np.flatnonzero(loads(order, live, tokens, devices, new + 1) > before)
+    full = [d for d in range(devices) if d not in order[new:] * devices // 16]
+    assert before[taken[0]] == np.delete(before, full).min()
+  if devices == 1:
+    np.testing.assert_array_equal(order, by_number)
+  else:
+    assert loads(order, live, tokens, devices, 3).max() <= loads(by_number, live, tokens, devices,
+                                                                 3).max()
+    assert order.tolist() != by_number.tolist()

@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict
 
 from jaxrl_llm import tasks
 from jaxrl_llm.config import ConfigError, base_config, from_dict
-from jaxrl_llm.rollouts import engine_sampler, environment
+from jaxrl_llm.rollouts import engine, environment
 from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
@@ -83,7 +83,7 @@ def test_one_sandbox_serves_both_samplers_and_ends_with_the_parts(monkeypatch):
     asked.append(options)
     raise SampledError
 
-  monkeypatch.setattr(engine_sampler.engine, "run", run)
+  monkeypatch.setattr(engine, "run", run)
   cfg = configured(**{"rollout.shared_prefix": True, "mesh.data": 1})
   built = setup.build(cfg, jax.devices()[:1])
   try:

@@ -24,11 +24,19 @@ from jaxtyping import Array, Float, Int
 
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import Model
+from jaxrl_llm.ops.token_stats import scaled_logits
 from jaxrl_llm.rollouts.sampler import generate
 from jaxrl_llm.runs.rollout_batch import prompt_batch
 from jaxrl_llm.types import Params, Problem, PromptBatch, Sampling, Task
 
 ALPHAS = tuple(10.0**power for power in range(-3, 4))
+
+
+def lens(model: Model, params, states: Float[Array, "... D"]) -> Float[Array, "... V"]:
+  """Returns the logits, f32, that the final norm and the head make of any layer's states (logit
+  lens). For layer N they are the model's own logits.
+  """
+  return scaled_logits(model.normed(params, states), model.head(params), 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +172,7 @@ def decode(model: Model, params: Params, task: Task, problems: list[Problem], al
   answers = np.array(encoded)[:, 0]
   prompts = prompt_batch(task, problems, max(len(task.render(problem)) for problem in problems))
   state = last_states(model, params, prompts, (model.config.num_layers,))[0]
-  logits = np.asarray(model.lens(params, state))
+  logits = np.asarray(lens(model, params, state))
   return Modes(restricted(logits, allowed) == answers, logits.argmax(-1) == answers,
                _generated(model, params, task, problems, prompts, max_new_tokens))
 

@@ -132,7 +132,7 @@ def measure(params, start, task, sets: list) -> dict:
     found["alignment"].append(float(cosines.mean()))
     found["largest_alignment"].append(float(cosines.max()))
   for raw in states[:-1]:
-    logits, answers = np.asarray(MODEL.lens(params, raw)), ids[counts - 1]
+    logits, answers = np.asarray(readout.lens(MODEL, params, raw)), ids[counts - 1]
     found["lens"].append(float(np.mean(readout.restricted(logits, ids) == answers)))
     found["rank"].append(float(np.median(readout.ranks(logits, answers))))
   modes = readout.decode(MODEL, params, task, sets[2], ids)

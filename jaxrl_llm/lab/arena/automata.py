@@ -98,8 +98,7 @@ def transitions(automaton: Automaton, probs: Float[Array, "S V"]) -> Float[Array
       rows, automaton.branch].add(alive * chance)
 
 
-def exact_return(automaton: Automaton, probs: Float[Array, "S V"],
-                 length: int) -> Float[Array, ""]:
+def exact_return(automaton: Automaton, probs: Float[Array, "S V"], length: int) -> Float[Array, ""]:
   """Returns the expected reward of a row of at most `length` tokens; differentiable.
 
     (d_T, J_T) = (starts, 0) A^T,    A = [[M, c], [0, 1]],    J = J_T + d_T . limit_win

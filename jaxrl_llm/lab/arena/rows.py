@@ -59,8 +59,7 @@ def parts(setting: Setting) -> Int[Array, "B L"] | None:
   return jnp.broadcast_to((group % POLICIES_OF_A_MIXTURE)[:, None], shape)
 
 
-def sample(automaton: Automaton, policy: Policy, behavior: Behavior, key,
-           setting: Setting) -> Rows:
+def sample(automaton: Automaton, policy: Policy, behavior: Behavior, key, setting: Setting) -> Rows:
   """Returns `setting.groups` x `setting.group_size` rows; the key is consumed.
 
   The uniforms depend on the key only, so that methods compared on one key differ by their policies.

@@ -84,8 +84,7 @@ def _checked(model: Model, params, dtype) -> dict[str, Any]:
       stored.
   """
   if dtype is not None and jnp.dtype(dtype).name not in SUPPORTED:
-    raise CheckpointError(
-        f"dtype = {dtype!r} cannot be stored. Supported: {', '.join(SUPPORTED)}.")
+    raise CheckpointError(f"dtype = {dtype!r} cannot be stored. Supported: {', '.join(SUPPORTED)}.")
   leaves, shapes = by_path(params), by_path(model.shapes())
   problems = [f"missing: {p} {list(shapes[p].shape)}" for p in shapes.keys() - leaves.keys()]
   problems += [f"left over: {p}" for p in leaves.keys() - shapes.keys()]

@@ -17,8 +17,7 @@ from jaxrl_llm.types import AdvantageInputs
 class Gdpo:
   """Hyperparameters of `gdpo`."""
 
-  weights: tuple = option((), "weight of each part of the reward; empty: all 1",
-                          of=float)
+  weights: tuple = option((), "weight of each part of the reward; empty: all 1", of=float)
   epsilon: float = option(1e-6, "added to the group's standard deviation of a part", low=0.0)
   whiten: str = option("tokens", "what the sum is whitened over: policy tokens, or rows",
                        choices=("tokens", "rows"))

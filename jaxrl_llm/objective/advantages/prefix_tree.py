@@ -42,8 +42,7 @@ class Tempo:
   """Hyperparameters of `tempo`."""
 
   normalize: bool = option(True, "divides by the group's standard deviation")
-  epsilon: float = option(1e-6, "added to the group's standard deviation", low=0.0,
-                          when=NORMALIZED)
+  epsilon: float = option(1e-6, "added to the group's standard deviation", low=0.0, when=NORMALIZED)
   ddof: int = option(1, "1: Bessel's standard deviation (verl, TRL); 0: the population's", low=0,
                      high=1, when=NORMALIZED)
 

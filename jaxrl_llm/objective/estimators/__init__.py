@@ -1,22 +1,10 @@
 """Importance-ratio estimators, by name. Adding one: see the README's "Add an estimator".
 
-An estimator belongs to the family of its module, so that a new one needs no further line.
+An estimator belongs to the family of its module, which is imported when its name is looked up.
 """
 
-from jaxrl_llm.objective.estimators import (
-    adaptive,
-    batch,
-    controls,
-    cumulative,
-    probability,
-    reinforce,
-    row_filters,
-    sequence,
-    slopes,
-    suffix,
-    token,
-    trust_region,
-)
+import importlib
+
 from jaxrl_llm.objective.estimators.registry import (
     get_estimator,
     names,
@@ -29,9 +17,22 @@ from jaxrl_llm.objective.estimators.registry import (
 from jaxrl_llm.registry import ESTIMATORS
 
 # In the order in which pages and pictures show them; two modules may share a family.
-_MODULES = (reinforce, controls, token, slopes, batch, adaptive, trust_region, probability,
-            cumulative, suffix, sequence, row_filters)
-_FAMILIES = {module.__name__: module.FAMILY for module in _MODULES}
+MODULES = {
+    "reinforce": ("reinforce", "dro"),
+    "controls": ("rec", "delight"),
+    "token": ("ppo", "cispo", "sapo"),
+    "slopes": ("ce_gppo", "aspo"),
+    "batch": ("m2po",),
+    "adaptive": ("bapo", "clip_cov", "kl_cov"),
+    "trust_region": ("dppo_tv", "dppo_kl", "cppo"),
+    "probability": ("ipo", "kpop", "drpo"),
+    "cumulative": ("ctpo", "ctpo_geomean", "prefix_power", "minpro"),
+    "suffix": ("fipo",),
+    "sequence": ("gspo", "seq_is", "gmpo", "topr", "vespo"),
+    "row_filters": ("geo_mask", "seq_mis", "mis_po"),
+}
+ESTIMATORS.files |= {name: f"{__name__}.{module}" for module, estimators in MODULES.items()
+                     for name in estimators}
 OTHERS = "further estimators"  # of plugins
 
 
@@ -41,16 +42,15 @@ def families() -> dict[str, list[str]]:
   Estimators that no module of the package registered are among OTHERS; a family may be empty.
   """
   modules = {name: spec(name).function.__module__ for name in names()}
-  places = [*_FAMILIES, *(module for module in modules.values() if module not in _FAMILIES)]
-  by_family: dict[str, list[str]] = {family: [] for family in [*_FAMILIES.values(), OTHERS]}
+  family = {f"{__name__}.{module}": importlib.import_module(f"{__name__}.{module}").FAMILY
+            for module in MODULES}
+  places = [*family, *(module for module in modules.values() if module not in family)]
+  by_family: dict[str, list[str]] = {title: [] for title in [*family.values(), OTHERS]}
   entries = [name for name in ESTIMATORS.entries if name in modules]
   for name in sorted(entries, key=lambda name: places.index(modules[name])):
-    by_family[_FAMILIES.get(modules[name], OTHERS)].append(name)
+    by_family[family.get(modules[name], OTHERS)].append(name)
   return by_family
 
 
-__all__ = [
-    "OTHERS", "adaptive", "batch", "controls", "cumulative", "families", "get_estimator", "names",
-    "probability", "register", "reinforce", "required", "resolve", "row_filters", "sequence",
-    "slopes", "spec", "stand_ins", "suffix", "token", "trust_region"
-]
+__all__ = ["OTHERS", "families", "get_estimator", "names", "register", "required", "resolve",
+           "spec", "stand_ins"]

@@ -85,12 +85,12 @@ class RequestBatcher:
            stop: threading.Event) -> tuple[Completion, int]:
     """Returns (completion, number of unusable answers before it)."""
     numbers = seeds.generate_state(ATTEMPTS) & 0x7FFFFFFF
-    for failed, seed in enumerate(numbers):
+    for failures, seed in enumerate(numbers):
       body = completions.request(self.model, prompt, int(seed), sampling, self.limits)
       ask = functools.partial(self.client.ask, "POST", completions.PATH, body)
       answer = self.client.with_retries(ask, stop)
       try:
-        return completions.parse(answer, prompt, self.limits), failed
+        return completions.parse(answer, prompt, self.limits), failures
       except AnswerError as error:
         last = error
     raise ServerError(

@@ -166,10 +166,10 @@ class Client:
   def _note_answer(self) -> None:
     now = time.monotonic()
     with self._guard:
-      back, self._away = self._away, False
+      was_away, self._away = self._away, False
       seconds, self._answered = now - self._answered, now
-      self.waited += seconds if back else 0.0
-    if back:
+      self.waited += seconds if was_away else 0.0
+    if was_away:
       logger.warning("server.url = %r answers again after %.0f s", self.url, seconds)
 
 

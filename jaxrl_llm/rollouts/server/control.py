@@ -98,8 +98,8 @@ APIS = {"vllm": Api(_vllm_version, _vllm_load, True, _vllm_stated),
 def served_name(client: Client) -> str:
   """Returns the name under which the server serves its model; empty if it does not say."""
   answer = client.ask("GET", "/v1/models")
-  listed = answer.get("data") if isinstance(answer, dict) else None
-  return _text(listed[0], "id") or "" if isinstance(listed, list) and listed else ""
+  models = answer.get("data") if isinstance(answer, dict) else None
+  return _text(models[0], "id") or "" if isinstance(models, list) and models else ""
 
 
 def check(server: ServerConfig, vocabulary: VocabularyConfig) -> None:

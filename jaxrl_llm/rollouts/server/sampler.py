@@ -68,10 +68,10 @@ class ServerSampler:
       OSError: the folder cannot be written.
     """
     begin = time.perf_counter()
-    published = weights.publish(self._cfg.folder, self._model, params, self._tokenizer,
-                                self._model.config.compute_dtype)
-    self._load(published)
-    return ServedParams(published, time.perf_counter() - begin)
+    weights_path = weights.publish(self._cfg.folder, self._model, params, self._tokenizer,
+                                   self._model.config.compute_dtype)
+    self._load(weights_path)
+    return ServedParams(weights_path, time.perf_counter() - begin)
 
   def sample(self, params: ServedParams, prompts: PromptBatch, key: jax.Array, sampling: Sampling,
              problems=None) -> tuple[Rollout, dict[str, float]]:
@@ -90,7 +90,7 @@ class ServerSampler:
     host = jax.device_get(prompts)
     rows = [host.tokens[i, :length] for i, length in enumerate(host.prompt_length)]
     noise = [int(word) for word in np.ravel(jax.random.key_data(key))]
-    waited, failed = self._client.waited, np.zeros(len(rows), int)
+    begin_wait, failures = self._client.waited, np.zeros(len(rows), int)
     numbers = jax.device_get(sampling)
     if not self._compared:
       self._compare(numbers)
@@ -101,7 +101,7 @@ class ServerSampler:
                     self._limits, self._cfg.in_flight)
       seeds = [np.random.SeedSequence([*noise, int(row), draw]) for row in host.row_id]
       sampled, unusable = asker.rows(rows, seeds, numbers)
-      failed += unusable
+      failures += unusable
       version = self._version()
       if version == params.weights.version:
         break
@@ -112,11 +112,11 @@ class ServerSampler:
       raise ServerError(
           f"server.url = {self._cfg.url!r} changed its weights {ATTEMPTS} times while it "
           "sampled. The last checkpoint is complete. Fix: a server that only this run loads.")
-    groups = failed.reshape(-1, self._group_size).any(1)
+    groups = failures.reshape(-1, self._group_size).any(1)
     return parallel.to_global(self._to_rollout(host, sampled), self._mesh), {
         "server/failed_groups": float(groups.sum()),
         "server/redrawn_batches": float(draw),
-        "time/server_away": self._client.waited - waited,
+        "time/server_away": self._client.waited - begin_wait,
         "time/hand_over": params.seconds,
     }
 

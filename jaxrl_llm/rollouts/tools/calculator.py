@@ -86,7 +86,7 @@ class Calculator:
 
     A defect of the calculator would give the status `unavailable` and a line in the log.
     """
-    started = time.perf_counter()
+    begin = time.perf_counter()
     try:
       status, output = "ok", written(self.value(expression))
     except RefusedError as error:
@@ -94,7 +94,7 @@ class Calculator:
     except Exception as error:  # else it would end the run, as no text may
       _LOG.warning("calculator: %r: %s: %s", expression, type(error).__name__, error)
       status, output = "unavailable", f"{type(error).__name__}: {error}"
-    return ToolResult(status, output, time.perf_counter() - started)
+    return ToolResult(status, output, time.perf_counter() - begin)
 
   def run_many(self, expressions: Sequence[str]) -> list[ToolResult]:
     return [self.run(expression) for expression in expressions]

@@ -131,10 +131,10 @@ def _probe(entry: ToolEntry, cfg) -> None:
   """
   inspect.signature(entry.function).bind("", cfg)
   try:
-    returned = entry.function("", cfg)
+    answer = entry.function("", cfg)
   except Exception:
     return
-  _as_tool_result(returned)
+  _as_tool_result(answer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,8 +144,7 @@ class PythonNumbers:
   timeout: float = option(Limits.timeout, "wall-clock time of a program, seconds", low=0.05)
   cpu_seconds: int = option(Limits.cpu_seconds, "processor time of a program, seconds", low=1,
                             high=LARGEST)
-  memory_mb: int = option(Limits.memory_mb, "address space of a process, MiB", low=64,
-                          high=LARGEST)
+  memory_mb: int = option(Limits.memory_mb, "address space of a process, MiB", low=64, high=LARGEST)
   output_chars: int = option(Limits.output_chars, "characters of output that are kept", low=16,
                              high=LARGEST)
   require: tuple = option((), "kinds of isolation without which no run begins")

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.planning import device_benchmark, device_cases, targets
+from experiments.planning import device_benchmark, device_cases, ring_reference, targets
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import Model, kv_cache
 
@@ -131,7 +131,7 @@ def test_a_case_that_does_not_fit_is_tried_with_fewer_rows(monkeypatch, command)
   monkeypatch.setattr(device_benchmark, "gap", wrong)
   sizes = device_benchmark.Sizes(lengths=(4096,), step_tokens=8192, kernels=(),
                                  kinds=("windowed",))
-  cases = device_benchmark.cases({"x": SMALL}, sizes, None)
+  _, *cases = device_benchmark.cases({"x": SMALL}, sizes, None)
   fitted, failed, _, last = device_cases.run_cases(cases, 60)
   assert (fitted["status"], fitted["rows"], fitted["did_not_fit"]) == ("measured", 1, [2])
   assert (failed["status"], failed["note"]) == ("failed", "ValueError: no such kernel")
@@ -153,6 +153,19 @@ def test_planned_seconds_stand_beside_measured_ones():
     return device_benchmark.decode((model, "windowed"), 16, sizes, chip, 4)["planned_seconds"]
 
   assert planned(1e9) == pytest.approx(10 * planned(1e10)) and planned(1e9) > 4 * 4 * 1e-6
+
+
+def test_an_engine_that_samples_other_rows_fails_its_case(monkeypatch):
+  """The record itself passes; with each row's tokens one column late, or rows in another order."""
+  record = json.loads(ring_reference.RECORD.read_text())
+  real = np.asarray(record["tokens"]), np.asarray(record["log_probs"], np.float32)
+  cases = device_benchmark.cases({}, device_benchmark.Sizes(kernels=(), kinds=("windowed",)), None)
+  for change, status in ((np.asarray, "measured"), (lambda x: np.roll(x, 1, 1), "failed"),
+                         (lambda x: np.roll(x, 1, 0), "failed")):
+    monkeypatch.setattr(ring_reference, "sample", lambda change=change, **_: tuple(
+        change(x) for x in real))
+    (row,) = device_cases.run_cases(cases, 60)
+    assert row["status"] == status
 
 
 def test_a_kernel_that_differs_fails_its_case(monkeypatch):
@@ -181,8 +194,11 @@ def test_the_tiny_command_runs_every_part(tmp_path):
   done = subprocess.run([sys.executable, str(COMMAND), "--tiny", f"--json={path}"], text=True,
                         capture_output=True, check=True, cwd=ROOT)
   assert "no figure here is a measurement" in done.stdout
-  single, half, train, decode, window, gap = rows = json.loads(path.read_text())["cases"]
-  assert [row["status"] for row in rows] == ["measured"] * 6
+  (single, half, *engines, train, decode, window,
+   gap) = rows = json.loads(path.read_text())["cases"]
+  assert [row["status"] for row in rows] == ["measured"] * 8
+  for row in engines:
+    assert row["equal_rows"] == row["rows"] == 24 and row["log_prob_difference"] < 4e-6
   assert 0 < single["difference"] < 1e-5 < half["difference"] and single["interpreted"]
   assert (decode["attention"], window["attention"]) == ("kernel", "windowed")
   for row in (train, decode, window):

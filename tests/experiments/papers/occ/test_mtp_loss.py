@@ -457,7 +457,7 @@ def test_a_loss_of_one_s_own():
     entry = LOSS_TERMS["bounded"]
     assert not entry.columns and entry.transform is None and not entry.detached
   finally:
-    del LOSS_TERMS["bounded"]
+    del LOSS_TERMS.entries["bounded"]
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ COVERED = {
     "parallel/layouts.py": "training/test_devices.py",
     "rollouts/assembly.py": "rollouts/test_engine.py",
     "rollouts/backends.py": "runs/test_backends.py",
+    "rollouts/engine_sampler.py": "runs/test_one_environment.py",
     "rollouts/environment_table.py": "rollouts/test_environment.py",
     "rollouts/sample_functions.py": "runs/test_backends.py",
     "rollouts/server": "rollouts/server/test_server_sampler.py",

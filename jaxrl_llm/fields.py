@@ -42,6 +42,11 @@ class PluginError(ConfigError):
   """A method that failed, or returned what its kind does not. The message names its place."""
 
 
+def is_exhausted(error: BaseException) -> bool:
+  """Returns whether an error says that a device has no memory left."""
+  return "RESOURCE_EXHAUSTED" in str(error)  # JAX's status
+
+
 class Problems:
   """Collects what independent checks refuse, so that one message names all of it.
 

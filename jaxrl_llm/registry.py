@@ -14,7 +14,15 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
-from jaxrl_llm.fields import ConfigError, PluginError, checked, derived, did_you_mean, shown
+from jaxrl_llm.fields import (
+  ConfigError,
+  PluginError,
+  checked,
+  derived,
+  did_you_mean,
+  is_exhausted,
+  shown,
+)
 from jaxrl_llm.method_numbers import NoNumbers, merged_class, numbers_class
 
 
@@ -120,6 +128,8 @@ class Table(Generic[E]):
     except ConfigError:
       raise
     except (Exception, SystemExit) as error:
+      if is_exhausted(error):
+        raise
       reason = str(error).strip().split("\n")[0][:300]
       raise PluginError(f"{self.kind} {name!r} ({self[name].where}): {type(error).__name__}: "
                         f"{reason}") from error

@@ -12,6 +12,12 @@ from jaxrl_llm.config import Config, ConfigError, convert, load_plugins
 from jaxrl_llm.fields import Problems, shown
 from jaxrl_llm.store import folders
 
+# Keys of texts in which the shell leaves "\n" as it is; LaTeX has commands that begin so, too.
+TEXTS = ("prompt.template", "prompt.suffix", "prompt.system", "stop_strings")
+LATEX = (r"(?:abla|atural|cong|e|earrow|eg|eq|ew(?:line|page|command)|exists|geq|gtr|i|leq|less|mid"
+         r"|o(?:break|indent|limits|number|rm|rmalsize|t|tin)|parallel|prec|sim|subseteq|succ|u"
+         r"|warrow)(?![a-z])")
+BREAK, TAB = re.compile(rf"(?<!\\)(?:\\r)?\\n(?!{LATEX})"), re.compile(r"(?<!\\)\\t(?![A-Za-z])")
 FOLDER = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/[^/]+)+/?")  # in a bucket
 
 
@@ -74,6 +80,9 @@ def config_of(flag, check: Callable | None = None) -> Config:
   if unset := convert.without_foreign(flag.value, overrides, "task"):
     logging.warning("task.name = %r does not read %s, which --config sets for another task: unset",
                     flag.value.task.name, ", ".join(unset))
+  for key in overrides:
+    if key.endswith(TEXTS):
+      flag.value.update_from_flattened_dict({key: with_breaks(overrides[key])})
   problems = Problems()
   cfg = convert.from_dict_with(flag.value, problems)
   if problems.errors and check is not None:
@@ -81,6 +90,16 @@ def config_of(flag, check: Callable | None = None) -> Config:
       check(cfg)
   problems.refuse()
   return cfg
+
+
+def with_breaks(value):
+  r"""Returns a text of a flag, or a tuple of them, with line breaks and tabs for \n and \t.
+
+  \nu, \neq and the other commands of LaTeX that begin so stay, and so does \\n.
+  """
+  if isinstance(value, (tuple, list)):
+    return tuple(map(with_breaks, value))
+  return TAB.sub("\t", BREAK.sub("\n", value)) if isinstance(value, str) else value
 
 
 def check_keys(arguments: Sequence[str]) -> None:

@@ -5,16 +5,19 @@ programs. Their flags: command_flags.py.
 import contextlib
 import logging as python_logging
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from absl import app, flags, logging
 
 from jaxrl_llm.config import ConfigError
+from jaxrl_llm.fields import is_exhausted
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.runs.command_flags import check, described, parse
 from jaxrl_llm.store import cache
@@ -30,7 +33,20 @@ _WAIT = flags.DEFINE_float("wait_for_processes", 300.0,
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
 # The exit status of a run which ended before its last iteration, and would again.
 ENDED_EARLY = 3
-EXHAUSTED = "RESOURCE_EXHAUSTED"  # JAX's status where memory is
+PACKAGE = Path(__file__).parents[1]
+FEWER_ROWS = "a smaller rollout.slots, rollout.prompts or rollout.max_new_tokens"
+SMALLER_STEPS = "more updates.micro_batches, or a smaller updates.token_budget"
+LESS_STATE = "parameters.train=lora, more devices in mesh.fsdp or mesh.tensor, or a smaller model"
+# By the files on the way to where memory ran out, the first that fits: what it was for, and keys.
+MEMORY = ((("models/hf/", "store/"), " of weights", LESS_STATE),
+          (("runs/evaluate.py",), " in an evaluation", FEWER_ROWS),
+          (("wiring/warm_start.py",), " in the warm start",
+           f"more warm_start.micro_batches; {LESS_STATE}"),
+          (("rollouts/", "wiring/sampler.py", "runs/rollout_batch.py"), " in the rollouts",
+           FEWER_ROWS),
+          (("training/", "wiring/learner.py", "wiring/scoring.py", "runs/iteration.py"),
+           " in an update", f"{SMALLER_STEPS}; {LESS_STATE}"),
+          (("",), "", f"{FEWER_ROWS}; {SMALLER_STEPS}; {LESS_STATE}"))
 NO_BACKEND = "Unable to initialize backend"  # of JAX, followed by the reason
 
 
@@ -84,11 +100,9 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
       sys.exit(f"error: JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}, "
                f"XLA_FLAGS={os.environ.get('XLA_FLAGS', '')}: {' '.join(str(error).split())}. "
                "Fix: these variables, or the installation of JAX for the device.")
-    if isinstance(error, MemoryError) or EXHAUSTED in str(error):
+    if isinstance(error, MemoryError) or is_exhausted(error):
       _silence_threads()
-      print(f"error: out of memory: {' '.join(str(error).split())[:300]}. Fix: smaller sizes of "
-            "model, rollout or batches; experiments/plan.py counts what a run needs.",
-            file=sys.stderr)
+      print(f"error: {memory_line(error)}", file=sys.stderr)
       _exit(1, "it is out of memory")
     if processes.count() == 1:
       raise
@@ -103,6 +117,19 @@ def with_fix(error: Exception) -> str:
   if not isinstance(error, OSError) or error.filename is None or "Fix: " in text:
     return text
   return f"{text}. Fix: that file or folder, or its permissions."
+
+
+def memory_line(error: BaseException) -> str:
+  """Returns the line for an error of memory: its size, what it was for, and keys that lower it."""
+  files = [os.path.relpath(frame.filename, PACKAGE)
+           for frame in traceback.extract_tb(error.__traceback__)]
+  purpose, keys = next((purpose, keys) for starts, purpose, keys in MEMORY
+                       if any(file.startswith(starts) for file in files) or starts == ("",))
+  text = " ".join(str(error).split())
+  count = re.search(r"(\d+) bytes", text)
+  size = f", {int(count[1]) / 2**30:.2f} GiB" if count else ""
+  return (f"out of memory{purpose}{size}: {text[:300].rstrip('.')}. Fix: {keys}; "
+          "experiments/plan.py counts what a run needs.")
 
 
 def _no_repetition(record) -> bool:

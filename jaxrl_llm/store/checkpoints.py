@@ -10,6 +10,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from jaxrl_llm.config import CheckpointConfig
+from jaxrl_llm.fields import is_exhausted
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import checksums, folders
 from jaxrl_llm.store.folders import is_bucket, path_of
@@ -114,6 +115,8 @@ class Checkpoints:
       try:
         tree = self._manager.restore(iteration, args=ocp.args.StandardRestore(like))
       except Exception as error:  # Orbax raises many types for a torn directory
+        if is_exhausted(error):
+          raise
         torn = first_line(error)
       # One process may find a torn file that others need not read.
       torn = next((text for text in processes.exchange("torn", torn) if text), None)
@@ -257,6 +260,8 @@ def restore_part(path: Path, like, fix: str):
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
       tree = checkpointer.restore(path.resolve(), args=args)
   except Exception as error:  # Orbax raises many types for a torn directory
+    if is_exhausted(error):
+      raise
     raise TornCheckpointsError(
         f"{path} cannot be read ({first_line(error)}). Fix: {fix}.") from error
   missing = [

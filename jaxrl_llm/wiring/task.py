@@ -4,6 +4,7 @@ Checks that do not depend on each other are collected (`fields.Problems`), so th
 user's that does not fit in five ways is mended after one message.
 """
 
+import logging
 from typing import NamedTuple
 
 from jaxrl_llm.config import (
@@ -24,6 +25,8 @@ from jaxrl_llm.tasks.rewards import TASK, RewardedTask, rewarded
 from jaxrl_llm.tasks.task_base import check_task, lacking_methods
 from jaxrl_llm.types import Task
 from jaxrl_llm.wiring.sampler import tool_of
+
+logger = logging.getLogger(__name__)
 
 
 class TaskSections(NamedTuple):
@@ -79,12 +82,18 @@ def checked_task(s: TaskSections, tokenizer, problems: Problems, *,
   with problems:
     if s.warm_start.path and s.warm_start.steps:  # refuses a bad file
       demonstrating(s.warm_start, s.task, s.rollout, s.seed, tokenizer)
-  _check_fit(s, task, problems)
+  if tokenizer is not None and s.task.prompt.style != "chat" and getattr(
+      tokenizer, "chat_template", None):
+    logger.warning("task.prompt.style = %r leaves out the chat template of `pretrained`, by which "
+                   "chat models are tuned. Fix: task.prompt.style=chat, unless it is a base model",
+                   s.task.prompt.style)
+  _check_fit(s, task, problems, tokenizer is not None)
   return task
 
 
-def _check_fit(s: TaskSections, task: Task, problems: Problems) -> None:
-  """Adds what of the config does not fit a task."""
+def _check_fit(s: TaskSections, task: Task, problems: Problems, pretrained: bool) -> None:
+  """Adds what of the config does not fit a task, whose tokenizer is the checkpoint's or its own.
+  """
   if not any("rollout.max_prompt_tokens" in error.fixes for error in problems.errors):
     with problems:
       _check_lengths(task, s.task.name, s.rollout)
@@ -95,7 +104,7 @@ def _check_fit(s: TaskSections, task: Task, problems: Problems) -> None:
     if s.rollout.max_turns and s.environment.name == OF_TOOL:
       tool_of(s.tool, task, s.task.name, s.rollout.max_turns)
   with problems:
-    _check_vocabulary(len(task.tokenizer), s.vocab_size)
+    _check_vocabulary(len(task.tokenizer), s.vocab_size, pretrained)
 
 
 def _check_lengths(task: Task, name: str, rollout: RolloutConfig) -> None:
@@ -126,8 +135,13 @@ def _check_demonstrations(task: Task, name: str, warm: WarmStartConfig,
         "warm_start.steps=0.", {"rollout.max_new_tokens": min_tokens})
 
 
-def _check_vocabulary(size: int, vocab_size: int) -> None:
+def _check_vocabulary(size: int, vocab_size: int, pretrained: bool) -> None:
   """Refuses a tokenizer of `size` tokens that is larger than the model's vocabulary."""
+  if size > vocab_size and pretrained:
+    raise ConfigError(
+        f"pretrained: its tokenizer has {size} tokens, its weights rows for {vocab_size}. Fix: the "
+        f"tokenizer of these weights, or, in transformers, model.resize_token_embeddings({size}) "
+        "and save_pretrained.")
   if size > vocab_size:
     raise ConfigError(f"model.vocab_size = {vocab_size}: the tokenizer has {size} "
                       f"tokens. Fix: model.vocab_size >= {size}.", {"model.vocab_size": size})

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.tables_lib.exact import studies
-from experiments.tables_lib.exact.moments import single_sequence
+from experiments.tables_lib.exact import exact_gradient, studies
+from experiments.tables_lib.exact.moments import score_sum, single_sequence
 from jaxrl_llm.config import AggregationConfig, EstimatorConfig
-from jaxrl_llm.lab.exact import exact, exact_gradient
+from jaxrl_llm.lab.exact import exact
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators import common, register
 from jaxrl_llm.ops import prefix
@@ -59,9 +59,9 @@ def test_policy_gradient_is_the_sum_of_scores(case, targets):
   probs = exact.sequence_probs(case.tree, case.target_logits)
   np.testing.assert_allclose(probs.sum(-1), 1, atol=TOLERANCE)
   coefficients = np.repeat((probs * case.rewards)[..., None], 4, -1)
-  by_hand = exact.score_sum(case.tree, case.target_logits, coefficients)
+  by_hand = score_sum(case.tree, case.target_logits, coefficients)
   assert distance(by_hand, targets["grad J"]).max() < TOLERANCE
-  wrong = exact.score_sum(case.tree, case.behavior_logits, coefficients)
+  wrong = score_sum(case.tree, case.behavior_logits, coefficients)
   assert distance(wrong, targets["grad J"])[-1].min() > 1e-3
 
 

@@ -6,13 +6,16 @@ import subprocess
 import sys
 
 import command
+import numpy as np
 import pytest
 from absl import flags
 from ml_collections import config_flags
 from orbax.checkpoint._src.metadata import checkpoint as checkpoint_metadata
 
 from jaxrl_llm.config import ConfigError
+from jaxrl_llm.registry import REWARDS
 from jaxrl_llm.runs import command_flags, command_line
+from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.signals import Terminated
 
 
@@ -179,6 +182,59 @@ def test_what_a_destructor_raises_is_printed_if_nothing_else_tells(error, lines,
   finally:
     sys.unraisablehook = hook
   assert capsys.readouterr().err.count("Traceback") == lines
+
+
+@pytest.mark.parametrize("file, purpose, key", [
+    ("rollouts/engine.py", "in the rollouts", "rollout.slots"),
+    ("runs/evaluate.py", "in an evaluation", "rollout.max_new_tokens"),
+    ("training/train_step.py", "in an update", "updates.micro_batches"),
+    ("models/hf/import_weights.py", "of weights", "parameters.train=lora"),
+    ("store/checkpoints.py", "of weights", "mesh.fsdp"),
+    ("wiring/warm_start.py", "in the warm start", "warm_start.micro_batches"),
+    ("reporting/writers.py", "out of memory, ", "updates.token_budget")])
+@pytest.mark.parametrize("text, size", [
+    ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 25769803776 bytes.", "24.00 GiB"),
+    ("RESOURCE_EXHAUSTED: Ran out of memory in space hbm.\nUsed 20.50G of 15.48G", "20.50G")])
+def test_out_of_memory_is_one_line_with_size_and_keys(monkeypatch, capsys, file, purpose, key, text,
+                                                      size):
+  scope = {}
+  source = f"def fail():\n  raise RuntimeError({text!r})"
+  exec(compile(source, str(command_line.PACKAGE / file), "exec"), scope)
+  monkeypatch.setattr(command_line.app, "run", lambda *_, **__: scope["fail"]())
+  with pytest.raises(SystemExit) as end:
+    command_line.run(lambda: None, (), (), ())
+  (line,) = capsys.readouterr().err.splitlines()
+  assert end.value.code == 1 and line.startswith("error: out of memory")
+  assert size in line and key in line and "Fix: " in line
+  assert purpose in line or "20.50G" == size
+
+
+def test_no_place_takes_an_error_of_memory_for_its_own(tmp_path, monkeypatch):
+  """A checkpoint for which there is no room is not torn, and no plugin is to blame."""
+  def fail(*_, **__):
+    raise RuntimeError("RESOURCE_EXHAUSTED: 9 bytes")
+
+  with pytest.raises(RuntimeError, match="RESOURCE"), REWARDS.blamed("task"):
+    fail()
+  checkpoints.save_params(tmp_path / "x", {"a": np.ones(2)})
+  monkeypatch.setattr(checkpoints.ocp, "Checkpointer", fail)
+  with pytest.raises(RuntimeError, match="RESOURCE"):
+    checkpoints.restore_part(tmp_path / "x", {"a": np.ones(2)}, "none")
+  monkeypatch.setattr(checkpoints, "is_exhausted", lambda error: False)  # what is rejected
+  with pytest.raises(checkpoints.TornCheckpointsError):
+    checkpoints.restore_part(tmp_path / "x", {"a": np.ones(2)}, "none")
+
+
+@pytest.mark.parametrize("text, read", [
+    (r"Q: {problem}\nA:", "Q: {problem}\nA:"), (r"a\r\nb", "a\nb"), (r"\n\n", "\n\n"),
+    (r"in \boxed{}.\nthink", "in \\boxed{}.\nthink"), (r"{problem}\n", "{problem}\n"),
+    (r"A:\t{problem}", "A:\t{problem}"), (("\\n", r"\n###"), ("\n", "\n###")),
+    *((text, text) for text in (r"\nu", r"$\nu=3$", r"\neq 0", r"\not\in", r"\nabla f", r"\text{x}",
+                                r"\times 2", r"\boxed{}", r"1\\n", "plain", ()))])
+def test_breaks_of_a_flag_are_breaks_and_latex_stays(text, read):
+  assert command_flags.with_breaks(text) == read
+  wrong = text.replace("\\n", "\n") if isinstance(text, str) else text
+  assert text != r"\nu" or wrong != read, "the wrong version: every backslash and n"
 
 
 def test_an_exit_in_a_plugin_ends_no_run_in_silence(monkeypatch, capsys):

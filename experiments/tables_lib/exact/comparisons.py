@@ -6,10 +6,11 @@ import dataclasses
 
 import numpy as np
 
-from experiments.tables_lib.exact.moments import report, single_sequence
+from experiments.tables_lib.exact import exact_gradient
+from experiments.tables_lib.exact.moments import report, score_energy, single_sequence
 from experiments.tables_lib.exact.studies import TableRow, standard_error
 from jaxrl_llm.config import EstimatorConfig
-from jaxrl_llm.lab.exact import exact, exact_gradient
+from jaxrl_llm.lab.exact import exact
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ def optimal_baseline(case: exact.Case) -> np.ndarray:
   """
   tree = case.tree
   probs = exact.sequence_probs(tree, case.behavior_logits)[..., None]
-  weight = np.where(tree.mask, np.cumsum(exact.score_energy(tree, case.target_logits), -1), 0)
+  weight = np.where(tree.mask, np.cumsum(score_energy(tree, case.target_logits), -1), 0)
   return np.sum(probs * weight * case.rewards[..., None], -2) / np.sum(probs * weight, -2)
 
 

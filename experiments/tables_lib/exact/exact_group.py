@@ -14,15 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_llm.config import AdvantageConfig, AggregationConfig, EstimatorConfig
-from jaxrl_llm.lab.exact import exact
-from jaxrl_llm.lab.exact.exact_gradient import (
+from experiments.tables_lib.exact.exact_gradient import (
   Moments,
   coefficient_function,
   effective_share,
   in_chunks,
   weight_sums,
 )
+from jaxrl_llm.config import AdvantageConfig, AggregationConfig, EstimatorConfig
+from jaxrl_llm.lab.exact import exact
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.types import AdvantageInputs
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from experiments.tables_lib.exact.exact_gradient import Moments, effective_share, weight_sums
 from jaxrl_llm.lab.exact import exact
-from jaxrl_llm.lab.exact.exact_gradient import Moments, effective_share, weight_sums
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,10 +74,34 @@ def single_sequence(case: exact.Case, coefficient: Callable, advantages: np.ndar
   coefficients, plain = (x[..., :horizon] for x in coefficient(*wide))
   weights = probs[..., None] * coefficients
   # The prefixes along one sequence differ, so the scores of its tokens are orthogonal.
-  energy = exact.score_energy(tree, case.target_logits)
+  energy = score_energy(tree, case.target_logits)
   totals = [np.sum(probs * x, -1) for x in weight_sums(coefficients, plain)]
   return Moments(
-      mean=exact.score_sum(tree, case.target_logits, weights),
+      mean=score_sum(tree, case.target_logits, weights),
       square=np.sum(weights * coefficients * energy, (-2, -1)),
       effective=effective_share(*totals),
   )
+
+
+def score_sum(tree: exact.Tree, logits: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+  """Sums coefficient * grad log pi(token) over sequences and tokens.
+
+  Args:
+    logits: [..., num_nodes, V], of pi.
+    coefficients: [..., N, T].
+
+  Returns:
+    [..., num_nodes, V], over the logits.
+  """
+  edges = exact.edge_sum(tree, coefficients)
+  return edges - edges.sum(-1, keepdims=True) * np.exp(exact.log_softmax(logits))
+
+
+def score_energy(tree: exact.Tree, logits: np.ndarray) -> np.ndarray:
+  """Returns ||grad log pi(token)||^2 over the logits, [..., N, T]; 0 after the end.
+
+    ||grad log pi(a)||^2 = 1 - 2 pi(a) + sum_v pi(v)^2
+  """
+  probs = np.exp(exact.log_softmax(logits))
+  energy = 1 - 2 * probs + np.square(probs).sum(-1, keepdims=True)
+  return np.where(tree.mask, energy[..., tree.node, tree.tokens], 0.0)

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.tables_lib.exact import exact_group, monte_carlo
+from experiments.tables_lib.exact import exact_gradient, exact_group, monte_carlo
 from experiments.tables_lib.exact.moments import Report, report, single_sequence
 from jaxrl_llm.config import EstimatorConfig
-from jaxrl_llm.lab.exact import exact, exact_gradient
+from jaxrl_llm.lab.exact import exact
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.registry import AGGREGATIONS
 

@@ -177,30 +177,6 @@ def edge_sum(tree: Tree, values: np.ndarray) -> np.ndarray:
   return sums.reshape(*values.shape[:-2], tree.num_nodes, tree.vocabulary)
 
 
-def score_sum(tree: Tree, logits: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
-  """Sums coefficient * grad log pi(token) over sequences and tokens.
-
-  Args:
-    logits: [..., num_nodes, V], of pi.
-    coefficients: [..., N, T].
-
-  Returns:
-    [..., num_nodes, V], over the logits.
-  """
-  edges = edge_sum(tree, coefficients)
-  return edges - edges.sum(-1, keepdims=True) * np.exp(log_softmax(logits))
-
-
-def score_energy(tree: Tree, logits: np.ndarray) -> np.ndarray:
-  """Returns ||grad log pi(token)||^2 over the logits, [..., N, T]; 0 after the end.
-
-    ||grad log pi(a)||^2 = 1 - 2 pi(a) + sum_v pi(v)^2
-  """
-  probs = np.exp(log_softmax(logits))
-  energy = 1 - 2 * probs + np.square(probs).sum(-1, keepdims=True)
-  return np.where(tree.mask, energy[..., tree.node, tree.tokens], 0.0)
-
-
 def _every_token(tree: Tree, values: np.ndarray) -> np.ndarray:
   """Repeats the value of each sequence, [..., N], at every column: [..., N, T]."""
   return np.broadcast_to(values[..., None], (*values.shape, tree.tokens.shape[1]))

@@ -123,7 +123,7 @@ def _unsupported(kind: str, hf, raw: dict) -> list[str]:
       (rope["rope_type"] not in ROPES,
        f"rope_type = {rope['rope_type']!r} (supported: {', '.join(ROPES)})"),
       (rope.get("partial_rotary_factor", 1.0) != 1.0, "partial_rotary_factor other than 1"),
-      ("quantization_config" in raw, "quantization_config (supported: float weights)"),
+      (raw.get("quantization_config"), "quantization_config (supported: float weights)"),
   ]
   return [message for bad, message in checks if bad]
 

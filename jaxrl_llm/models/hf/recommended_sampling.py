@@ -5,7 +5,9 @@ from pathlib import Path
 from jaxrl_llm.models.hf.network_config import read_json
 
 # Keys of generation_config.json, and the values that change nothing.
-SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+SAMPLING = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0,
+            "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+            "no_repeat_ngram_size": 0}
 
 
 def position_limit(directory: Path) -> int | None:

@@ -12,6 +12,9 @@ from safetensors.numpy import save_file
 
 from jaxrl_llm.models.hf.errors import CheckpointError
 
+# What torch.compile and the wrappers of several devices put into names.
+WRAPPERS = re.compile(
+    r"^(?:module\.)+|(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.(?:module\.)?")
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -50,7 +53,7 @@ class Weights:
   """The tensors of a checkpoint directory. Before `read`, only the headers are read.
 
   Attributes:
-    tensors: StoredTensor by name.
+    tensors: StoredTensor by name, without what wrappers put into it.
 
   Raises:
     CheckpointError: there is no safetensors file; the index names an absent shard; a file is
@@ -65,12 +68,14 @@ class Weights:
     self.tensors: dict[str, StoredTensor] = {}
     for file in sorted(set(index.values())) if index else [SINGLE]:
       for tensor in _read_header(directory / file):
-        if tensor.name in self.tensors:
+        name = WRAPPERS.sub("", tensor.name)
+        if name in self.tensors:
           raise CheckpointError(
-              f"{directory}: tensor {tensor.name!r} is in {self.tensors[tensor.name].file} and in "
+              f"{directory}: tensor {tensor.name!r} is in {self.tensors[name].file} and in "
               f"{file}. Fix: export the checkpoint again into an empty directory.")
-        self.tensors[tensor.name] = tensor
-    missing = [f"{name!r} ({file})" for name, file in index.items() if name not in self.tensors]
+        self.tensors[name] = tensor
+    missing = [f"{name!r} ({file})" for name, file in index.items()
+               if WRAPPERS.sub("", name) not in self.tensors]
     if missing:
       raise CheckpointError(
           f"{directory / INDEX} lists tensors that their shards do not hold: {', '.join(missing)}. "
@@ -78,10 +83,11 @@ class Weights:
 
   def read(self, name: str, slices: tuple[slice, ...]) -> np.ndarray:
     """Returns slices of a tensor, in the file's dtype."""
-    file = self.tensors[name].file
-    if self._open_file != file:
-      self._open_file, self._handle = file, safe_open(self._directory / file, framework="np")
-    return self._handle.get_slice(name)[slices]
+    stored = self.tensors[name]
+    if self._open_file != stored.file:
+      self._open_file = stored.file
+      self._handle = safe_open(self._directory / stored.file, framework="np")
+    return self._handle.get_slice(stored.name)[slices]
 
   def release(self) -> None:
     """Closes the file last read, which frees the pages that it has in memory."""

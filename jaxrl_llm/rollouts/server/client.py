@@ -14,6 +14,7 @@ from jaxrl_llm.rollouts.server import ServerError
 KEY = "JAXRL_LLM_SERVER_KEY"  # environment variable with the server's API key
 AWAY = (409, 425, 429, 500, 502, 503, 504)  # the same request may succeed later
 PAUSE = 0.5, 10.0  # seconds between two attempts: at first, at most
+EACH = 10.0  # seconds between two lines about a server that is away
 CONNECT = 10.0  # seconds
 LARGEST = 64 << 20  # bytes of an answer, unpacked; one of 32,000 tokens has 3 MB
 PIECE = 1 << 16  # bytes read between two looks at the clock
@@ -49,7 +50,7 @@ class Client:
       self._session.headers["Authorization"] = f"Bearer {key}"
     self._guard = threading.Lock()
     self._answered = time.monotonic()
-    self._away = False
+    self._away, self._named = False, 0.0
     self.waited = 0.0  # seconds in which the server was away
 
   def ask(self, method: str, path: str, body: dict | None = None):
@@ -121,7 +122,7 @@ class Client:
       raise AwayError(f"{type(error).__name__}: {error}") from error
 
   def with_retries(self, call: Callable[[], Answer], stop: threading.Event | None = None) -> Answer:
-    """Calls until the server answers. The run pauses meanwhile, and says so once.
+    """Calls until the server answers. The run pauses meanwhile, and says so every EACH seconds.
 
     Args:
       call: one or several of `ask`.
@@ -153,11 +154,14 @@ class Client:
       return value
 
   def _note_absence(self, error: AwayError) -> None:
+    now = time.monotonic()
     with self._guard:
-      first, self._away = not self._away, True
-    if first:
-      logger.warning("server.url = %r does not answer (%s); the run waits for it, up to %.0f s",
-                     self.url, error, self._patience)
+      due = not self._away or now - self._named >= EACH
+      self._away, self._named = True, now if due else self._named
+    if due:
+      logger.warning("server.url = %r does not answer (%s); the run waits for it, %.0f s so far, "
+                     "up to server.patience = %.0f s", self.url, error, now - self._answered,
+                     self._patience)
 
   def _note_answer(self) -> None:
     now = time.monotonic()

@@ -57,7 +57,8 @@ def request(model: str, prompt: Sequence[int], seed: int, sampling: Sampling,
             limits: Limits) -> dict:
   """Returns the body that asks for one row.
 
-  `ignore_eos` is left out: in SGLang it would switch off `stop_token_ids`, too.
+  Every sampling number is in it, because servers take absent ones from the generation_config.json
+  of the weights. `ignore_eos` is left out: in SGLang it would switch off `stop_token_ids`, too.
 
   Args:
     model: the name under which the server serves it.
@@ -75,6 +76,9 @@ def request(model: str, prompt: Sequence[int], seed: int, sampling: Sampling,
       "top_p": float(sampling.top_p),
       "top_k": int(sampling.top_k) or -1,  # -1 keeps all tokens in both
       "min_p": float(sampling.min_p),
+      "repetition_penalty": 1.0,
+      "presence_penalty": 0.0,
+      "frequency_penalty": 0.0,
       "seed": int(seed),
       "logprobs": 1,
       "return_token_ids": True,

@@ -4,6 +4,8 @@ A server holds a version, a text that we give it with the weights: their checksu
 started again has another one.
 """
 
+import contextlib
+import json
 import os
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,11 +22,13 @@ class Api(NamedTuple):
     version: returns what the server says of its weights; None if it says nothing.
     load: loads a Hugging Face folder under a version.
     prunes: whether its log-probs are of the pruned distribution.
+    stated: returns what the server says of its own sampling; empty if it says nothing.
   """
 
   version: Callable[[Client], str | None]
   load: Callable[[Client, str, str], None]
   prunes: bool
+  stated: Callable[[Client], dict]
 
 
 def _vllm_version(client: Client) -> str | None:
@@ -49,13 +53,46 @@ def _sglang_load(client: Client, folder: str, version: str) -> None:
              {"model_path": folder, "weight_version": version, "flush_cache": True})
 
 
+def _vllm_stated(client: Client) -> dict:
+  answer = client.ask("GET", "/server_info?config_format=json")
+  model = _entry(_entry(answer, "vllm_config"), "model_config")
+  mode = {"logprobs_mode": model["logprobs_mode"]} if "logprobs_mode" in model else {}
+  return mode | _entry(model, "override_generation_config")
+
+
+def _sglang_stated(client: Client) -> dict:
+  return _entry(client.ask("GET", "/model_info"), "preferred_sampling_params")
+
+
+def _entry(answer, name: str) -> dict:
+  """Returns an object in an answer, which may be written as the text of one; else an empty one."""
+  value = answer.get(name) if isinstance(answer, dict) else None
+  with contextlib.suppress(ValueError, RecursionError):
+    value = json.loads(value) if isinstance(value, str) else value
+  return value if isinstance(value, dict) else {}
+
+
+def differing(stated: dict, body: dict) -> list[str]:
+  """Returns what a server's own sampling changes of a request, in words.
+
+  Args:
+    stated: as `Api.stated` returns it.
+    body: the request, whose numbers go before the server's.
+  """
+  plain = (body["temperature"], body["top_p"], body["top_k"], body["min_p"]) == (1, 1, -1, 0)
+  same = {"logprobs_mode": "raw_logprobs" if plain else "processed_logprobs"}
+  return [f"{key} = {value}" for key, value in stated.items()
+          if key not in (*body, "max_new_tokens") and value not in (
+              None, same.get(key), "processed_logprobs")]
+
+
 def _text(answer, name: str) -> str | None:
   text = answer.get(name) if isinstance(answer, dict) else None
   return text if isinstance(text, str) else None
 
 
-APIS = {"vllm": Api(_vllm_version, _vllm_load, True),
-        "sglang": Api(_sglang_version, _sglang_load, False)}
+APIS = {"vllm": Api(_vllm_version, _vllm_load, True, _vllm_stated),
+        "sglang": Api(_sglang_version, _sglang_load, False, _sglang_stated)}
 
 
 def served_name(client: Client) -> str:

@@ -1,5 +1,6 @@
 """The sampler that asks a server: weights are handed over, rows come back with log-probs."""
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -13,7 +14,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.config import ServerConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts.assembly import Completions, assemble
-from jaxrl_llm.rollouts.server import ServerError, control, weights
+from jaxrl_llm.rollouts.server import ServerError, completions, control, weights
 from jaxrl_llm.rollouts.server.asking import ATTEMPTS, RequestBatcher
 from jaxrl_llm.rollouts.server.client import Client
 from jaxrl_llm.rollouts.server.completions import Completion, Limits
@@ -55,6 +56,7 @@ class ServerSampler:
     self._api = control.APIS[cfg.api]
     self._client = Client(cfg.url, cfg.in_flight, cfg.timeout, cfg.patience)
     self._loaded: str | None = None  # the version that the server was last given
+    self._compared = False
 
   def prepare(self, params: Params) -> ServedParams:
     """Writes the parameters as a Hugging Face folder, and lets the server load it.
@@ -90,13 +92,15 @@ class ServerSampler:
     noise = [int(word) for word in np.ravel(jax.random.key_data(key))]
     begin_wait, failures = self._client.waited, np.zeros(len(rows), int)
     numbers = jax.device_get(sampling)
+    if not self._compared:
+      self._compare(numbers)
     for draw in range(ATTEMPTS):
       self._load(params.weights)
       asker = RequestBatcher(self._client,
                              self._client.with_retries(lambda: control.served_name(self._client)),
                     self._limits, self._cfg.in_flight)
       seeds = [np.random.SeedSequence([*noise, int(row), draw]) for row in host.row_id]
-      completions, unusable = asker.rows(rows, seeds, numbers)
+      sampled, unusable = asker.rows(rows, seeds, numbers)
       failures += unusable
       version = self._version()
       if version == params.weights.version:
@@ -109,12 +113,23 @@ class ServerSampler:
           f"server.url = {self._cfg.url!r} changed its weights {ATTEMPTS} times while it "
           "sampled. The last checkpoint is complete. Fix: a server that only this run loads.")
     groups = failures.reshape(-1, self._group_size).any(1)
-    return parallel.to_global(self._to_rollout(host, completions), self._mesh), {
+    return parallel.to_global(self._to_rollout(host, sampled), self._mesh), {
         "server/failed_groups": float(groups.sum()),
         "server/redrawn_batches": float(draw),
         "time/server_away": self._client.waited - begin_wait,
         "time/hand_over": params.seconds,
     }
+
+  def _compare(self, sampling: Sampling) -> None:
+    """Names, once, what the server says of its sampling and the run does not ask for."""
+    self._compared, stated = True, {}
+    with contextlib.suppress(ServerError):  # this version does not say it
+      stated = self._client.with_retries(lambda: self._api.stated(self._client))
+    body = completions.request("", (), 0, sampling, self._limits)
+    if changes := control.differing(stated, body):
+      logger.warning("server.url = %r says that it samples with %s, which the run does not ask "
+                     "for. Fix: start it without, as jaxrl_llm/rollouts/server/README.md does",
+                     self._cfg.url, ", ".join(changes))
 
   def _version(self) -> str | None:
     return self._client.with_retries(lambda: self._api.version(self._client))

@@ -1,6 +1,7 @@
 """Bad checkpoints are refused: the error names file or tensor, and lists everything wrong."""
 
 import json
+import re
 import shutil
 
 import hf_checkpoints as hf
@@ -13,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig
 from jaxrl_llm.models import CheckpointError, Model, load_pretrained, save_pretrained
+from jaxrl_llm.models.hf import safetensors_files
 from jaxrl_llm.models.hf.network_config import read_config
 
 
@@ -36,6 +38,33 @@ def edit(directory, **changes):
   config = json.loads((directory / "config.json").read_text()) | changes
   kept = {key: value for key, value in config.items() if value is not None}
   (directory / "config.json").write_text(json.dumps(kept))
+
+
+def test_null_is_absent(single, copy):
+  directory = copy(single)
+  config = json.loads((directory / "config.json").read_text()) | {"quantization_config": None}
+  (directory / "config.json").write_text(json.dumps(config))
+  assert read_config(directory) == read_config(single)
+
+
+@pytest.mark.parametrize("wrapped", [
+    "module.{}", "_orig_mod.{}", "module._orig_mod.{}", "_orig_mod.module.{}",
+    "_fsdp_wrapped_module.{}"])
+def test_names_of_wrappers_are_read(single, copy, wrapped):
+  directory = copy(single)
+  tensors = load_file(directory / "model.safetensors")
+  renamed = {wrapped.format(name).replace(".mlp.", "._checkpoint_wrapped_module.mlp."): tensor
+             for name, tensor in tensors.items()}
+  save_file(renamed, directory / "model.safetensors", metadata={"format": "pt"})
+  expected, found = (load_pretrained(path)[1] for path in (single, directory))
+  jax.tree.map(np.testing.assert_array_equal, expected, found)
+
+
+def test_names_as_they_are_would_be_refused(single, copy, monkeypatch):
+  """What the test above rejects."""
+  monkeypatch.setattr(safetensors_files, "WRAPPERS", re.compile("(?!)"))
+  with pytest.raises(CheckpointError, match="module"):
+    test_names_of_wrappers_are_read(single, copy, "module.{}")
 
 
 def retensor(directory, change):

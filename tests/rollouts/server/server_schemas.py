@@ -11,13 +11,15 @@ REQUEST = {
     "vllm": {
         "model": str, "prompt": IDS, "n": int, "max_tokens": int, "min_tokens": int,
         "stop_token_ids": IDS, "temperature": NUMBER, "top_p": NUMBER, "top_k": int,
-        "min_p": NUMBER, "seed": int, "logprobs": int, "return_token_ids": bool,
+        "min_p": NUMBER, "repetition_penalty": NUMBER, "presence_penalty": NUMBER,
+        "frequency_penalty": NUMBER, "seed": int, "logprobs": int, "return_token_ids": bool,
         "skip_special_tokens": bool, "stream": bool,
     },
     "sglang": {
         "model": str, "prompt": IDS, "n": int, "max_tokens": int, "min_tokens": int,
         "stop_token_ids": IDS, "temperature": NUMBER, "top_p": NUMBER, "top_k": int,
-        "min_p": NUMBER, "seed": int, "logprobs": int, "return_token_ids": bool,
+        "min_p": NUMBER, "repetition_penalty": NUMBER, "presence_penalty": NUMBER,
+        "frequency_penalty": NUMBER, "seed": int, "logprobs": int, "return_token_ids": bool,
         "skip_special_tokens": bool, "stream": bool,
     },
 }

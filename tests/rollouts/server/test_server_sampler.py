@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import engine_server
 import jax
@@ -15,7 +16,8 @@ from suites import quick_for
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, ModelConfig, ServerConfig, StepConfig, from_dict
 from jaxrl_llm.models import Model, load_pretrained
-from jaxrl_llm.rollouts.server import Limits, ServerError, ServerSampler, client, weights
+from jaxrl_llm.rollouts.server import Limits, ServerError, ServerSampler, client, control, weights
+from jaxrl_llm.rollouts.server.completions import request
 from jaxrl_llm.tasks.tokenizer import character_tokenizer
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import PromptBatch, Sampling
@@ -193,6 +195,54 @@ def test_a_server_that_is_away_is_waited_for(serve, tmp_path, caplog, monkeypatc
   # A thread may find it away that asked before it came back, and hears that after the others.
   assert 1 <= text.count("does not answer") == text.count("answers again") <= len(noted)
   assert "was started again" in text
+
+
+@pytest.mark.parametrize("each, lines", [(0.0, 3), (10.0, 1)])
+def test_a_long_absence_is_said_again_and_again(each, lines, caplog, monkeypatch):
+  """As of a server that still starts; the second case is what the first one rejects."""
+  monkeypatch.setattr(client, "EACH", each)
+  answers = iter([client.AwayError("starting")] * 3 + [None])
+
+  def call():
+    if error := next(answers):
+      raise error
+
+  client.Client("http://127.0.0.1:9", 1, 1.0, 300.0).with_retries(call)
+  assert caplog.text.count("does not answer (starting)") == lines
+  assert caplog.text.count("server.patience = 300 s") == lines
+
+
+NUMBERS = SimpleNamespace(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
+
+
+@pytest.mark.parametrize("stated, temperature, named", [
+    ({}, 0.7, []), ({"logprobs_mode": "processed_logprobs"}, 0.7, []),
+    ({"logprobs_mode": "raw_logprobs"}, 1.0, []),
+    ({"logprobs_mode": "raw_logprobs"}, 0.7, ["logprobs_mode = raw_logprobs"]),
+    ({"temperature": 0.6, "repetition_penalty": 1.1, "max_new_tokens": 9}, 1.0, []),
+    ({"temperature": 0.6, "dry_multiplier": 0.8}, 1.0, ["dry_multiplier = 0.8"])])
+def test_every_number_is_sent_and_what_a_server_adds_is_named(stated, temperature, named):
+  numbers = SimpleNamespace(**{**vars(NUMBERS), "temperature": temperature})
+  body = request("m", [1], 0, numbers, Limits(8, 0, (2,), 32))
+  assert (body["repetition_penalty"], body["presence_penalty"], body["frequency_penalty"]) == (
+      1.0, 0.0, 0.0)
+  assert control.differing(stated, body) == named
+  # What the test rejects: a request that leaves the penalty to the server.
+  lacking = {key: value for key, value in body.items() if key != "repetition_penalty"}
+  assert ("repetition_penalty = 1.1" in control.differing(stated, lacking)) == (
+      "repetition_penalty" in stated)
+
+
+def test_both_servers_say_how_they_sample():
+  def said(api, answer):
+    return control.APIS[api].stated(SimpleNamespace(ask=lambda method, path: answer))
+
+  config = {"vllm_config": {"model_config": {
+      "logprobs_mode": "raw_logprobs", "override_generation_config": {"top_k": 5}}}}
+  assert said("vllm", config) == {"logprobs_mode": "raw_logprobs", "top_k": 5}
+  assert said("sglang", {"preferred_sampling_params": '{"min_p": 0.1}'}) == {"min_p": 0.1}
+  for answer in (None, [], {}, {"vllm_config": "text"}, {"preferred_sampling_params": None}):
+    assert said("vllm", answer) == said("sglang", answer) == {}
 
 
 def test_an_absence_is_said_once(caplog):

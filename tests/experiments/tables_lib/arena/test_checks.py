@@ -10,7 +10,6 @@ from experiments.tables_lib.arena import checks
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.lab.arena import automata, rows, runs, updates
 from jaxrl_llm.lab.arena.setting import Setting
-from jaxrl_llm.registry import AUTOMATA
 
 TASKS = ("dense", "ending", "verdict", "warm")
 SHORT = Setting(length=32, groups=32, group_size=8, batches=1)
@@ -110,7 +109,6 @@ def test_a_users_task_is_one_by_its_name():
   begin = runs.start(0, Setting(task="coin", length=8))
   assert float(begin.first_return) == pytest.approx(0.975 ** 8, rel=1e-5)
   assert float(begin.optimum) == 1.0
-  del AUTOMATA["coin"]
 
 
 @pytest.mark.parametrize("wrong, said", [

@@ -53,7 +53,8 @@ class Chains(Procedural):
       words.append(word)
       lines.append(line)
     worked = "\n".join([*lines, f"Answer: {value}"])
-    return Problem(" ".join(words), str(value), worked)
+    question = " ".join(words)
+    return Problem(question, str(value), worked, id=f"chain: {question}")
 
   def more_problems(self) -> str:
     return "a larger task.steps"

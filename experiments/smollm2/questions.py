@@ -27,6 +27,11 @@ def total(rng):
   return f"What is {a} + {b}?", a + b
 
 
+def plus_digit(rng):
+  a, b = _number(rng, 1, 60), _number(rng, 1, 9)
+  return f"What is {a} + {b}?", a + b
+
+
 def sum_two_digits(rng):
   a, b = _number(rng, 10, 99), _number(rng, 1, 99)
   return f"What is {a} + {b}?", a + b
@@ -126,9 +131,9 @@ def left(rng):
 
 
 KINDS = {make.__name__: make for make in (
-    total, sum_two_digits, difference, product, double, half, remainder, largest, smallest,
-    following, after, before, ten_more, digits_reversed, digit_sum, last_digit, first_digit,
-    position, price, left)}
+    total, plus_digit, sum_two_digits, difference, product, double, half, remainder, largest,
+    smallest, following, after, before, ten_more, digits_reversed, digit_sum, last_digit,
+    first_digit, position, price, left)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,8 +41,8 @@ def constant(problems: list[dict]) -> float:
   return answers.most_common(1)[0][1] / len(problems)
 
 
-def table(before: list[dict], after: list[dict]) -> str:
-  """Returns a Markdown table with a row for each kind, and one for all.
+def by_kind(before: list[dict], after: list[dict]) -> dict[str, dict]:
+  """Returns accuracies before and after of each kind, and of `all`, with its share of the gain.
 
   Raises:
     ConfigError: the evaluations asked other problems.
@@ -53,18 +53,28 @@ def table(before: list[dict], after: list[dict]) -> str:
   kinds = sorted({problem["id"].split(":")[0] for problem in before})
   gain = sum(b["correct"] - a["correct"] for x, y in zip(before, after, strict=True)
              for a, b in zip(x["samples"], y["samples"], strict=True))
-  rows = []
+  rows = {}
   for kind in [*kinds, "all"]:
     chosen = [[problem for problem in problems if kind in ("all", problem["id"].split(":")[0])]
               for problems in (before, after)]
     (strict, lenient), (strict_after, lenient_after) = map(shares, chosen)
     samples = sum(len(problem["samples"]) for problem in chosen[0])
-    share = (strict_after - strict) * samples / gain if gain else float("nan")
-    rows.append(f"| {kind} | {len(chosen[0])} | {constant(chosen[0]):.2f} | {strict:.3f} | "
-                f"{lenient:.3f} | {strict_after:.3f} | {lenient_after:.3f} | {share:.2f} |")
+    rows[kind] = {
+        "problems": len(chosen[0]), "constant": constant(chosen[0]),
+        "before": strict, "before_lenient": lenient,
+        "after": strict_after, "after_lenient": lenient_after,
+        "share": (strict_after - strict) * samples / gain if gain else float("nan"),
+    }
+  return rows
+
+
+def markdown(kinds: dict[str, dict]) -> str:
+  """Returns a Markdown table with a row for each kind."""
   names = "kind | problems | constant | before | lenient | after | lenient | of the gain"
-  return "\n".join([f"| {names} |",
-                    "|---|--:|--:|--:|--:|--:|--:|--:|", *rows])
+  rows = [f"| {kind} | {row['problems']} | {row['constant']:.2f} | {row['before']:.3f} | "
+          f"{row['before_lenient']:.3f} | {row['after']:.3f} | {row['after_lenient']:.3f} | "
+          f"{row['share']:.2f} |" for kind, row in kinds.items()]
+  return "\n".join([f"| {names} |", "|---|--:|--:|--:|--:|--:|--:|--:|", *rows])
 
 
 def main():
@@ -73,7 +83,7 @@ def main():
   parser.add_argument("after", help="folder of the evaluation after it")
   arguments = parser.parse_args()
   try:
-    print(table(read(arguments.before), read(arguments.after)))
+    print(markdown(by_kind(read(arguments.before), read(arguments.after))))
   except ConfigError as error:
     parser.exit(1, f"error: {error}\n")
 

@@ -135,9 +135,7 @@ class Progress:
     return evaluate.evaluate(self._heldout, self._loop.source.sampler, params)
 
   def _samples(self, iteration: int, params: Params | None, evaluation: Evaluation) -> dict:
-    """Returns completions from before the training and of `evaluation`, made with `params`; None:
-    those of the start, which are then held once.
-    """
+    """Returns completions from before training and of `evaluation`; `params` None: the start's."""
     assert self._heldout is not None, "without problems, there are no completions"
     start = self._start_params()
     params = start if params is None else params

@@ -185,9 +185,7 @@ def _fill(folders: list[str], old: str) -> None:
 
 
 def open_home(size_mb: int, uid: int, folders: list[str]) -> None:
-  """Mounts an empty `HOME` of user `uid`, with those of `folders` (`library_folders`) inside it.
-
-  An environment in a folder of /tmp is one of these: its modules are imported when first used.
+  """Mounts an empty `HOME` of user `uid` with those of `folders` below it: an environment in /tmp.
   """
   mount("tmpfs", HOME, "tmpfs", MS_NOSUID | MS_NODEV,
         f"size={size_mb}m,nr_inodes=1000,mode=0700,uid={uid},gid={uid}")

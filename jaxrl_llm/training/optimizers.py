@@ -157,17 +157,24 @@ def make_optimizer(
 
   Args:
     cfg: the section.
-    learning_rate: replaces the config's, as a number or a schedule; None: the config's, after its
-      linear warm-up.
+    learning_rate: replaces the config's, as a number or a schedule; None: the config's.
   """
   if learning_rate is None:
-    learning_rate = cfg.learning_rate
-    if cfg.warmup_steps:
-      learning_rate = optax.linear_schedule(0.0, cfg.learning_rate, cfg.warmup_steps)
+    learning_rate = _learning_rate(cfg)
   entry, numbers = OPTIMIZERS[cfg.name], OPTIMIZERS.numbers(cfg)
   transforms = entry.function(learning_rate, cfg.weight_decay, numbers)
   parts = transforms if isinstance(transforms, list) else [transforms]
   return optax.chain(optax.clip_by_global_norm(cfg.max_grad_norm), *parts)
+
+
+def _learning_rate(cfg: OptimizerConfig) -> float | optax.Schedule:
+  peak, warm_up = cfg.learning_rate, None
+  if cfg.warmup_steps:
+    warm_up = optax.linear_schedule(0.0, peak, cfg.warmup_steps)
+  if not cfg.decay_steps:
+    return warm_up or peak
+  decay = optax.linear_schedule(peak, peak / 10, cfg.decay_steps)
+  return optax.join_schedules([warm_up, decay], [cfg.warmup_steps]) if warm_up else decay
 
 
 def warm_start_schedule(cfg: WarmStartConfig) -> optax.Schedule:

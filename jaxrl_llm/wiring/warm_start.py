@@ -47,7 +47,7 @@ PACKAGE = Path(__file__).parents[1]
 # all but its schedule.
 SECTIONS = ("seed", "pretrained", "parameters", "task", "warm_start")
 LENGTHS = ("max_prompt_tokens", "max_new_tokens")
-SCHEDULE = ("learning_rate", "warmup_steps")
+SCHEDULE = ("learning_rate", "warmup_steps", "decay_steps")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "transformers", "tokenizers", "datasets",
             "pyarrow", "reasoning-gym", "qwix")
 logger = logging.getLogger(__name__)

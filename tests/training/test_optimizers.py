@@ -285,3 +285,21 @@ def test_the_tree_of_a_state_is_the_former_one(cfg, former):
     nested = optax.chain(optax.clip_by_global_norm(1.0), former())
     assert jax.tree.structure(jax.eval_shape(nested.init, WIDE.shapes())) != jax.tree.structure(
         found)
+
+
+@pytest.mark.parametrize(("warmup_steps", "decay_steps", "rates"), [
+    (0, 0, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
+    (2, 0, [0.0, 0.5, 1.0, 1.0, 1.0, 1.0]),
+    (0, 3, [1.0, 0.7, 0.4, 0.1, 0.1, 0.1]),
+    (2, 3, [0.0, 0.5, 1.0, 0.7, 0.4, 0.1]),
+])
+def test_the_learning_rate_rises_and_falls(warmup_steps, decay_steps, rates):
+  cfg = OptimizerConfig("sgd", learning_rate=1.0, warmup_steps=warmup_steps,
+                        decay_steps=decay_steps, max_grad_norm=10.0)
+  optimizer, params = make_optimizer(cfg), {"w": jnp.zeros(1)}
+  state, steps = optimizer.init(params), []
+  for _ in rates:
+    updates, state = optimizer.update({"w": jnp.ones(1)}, state, params)
+    steps.append(-float(updates["w"][0]))
+  assert steps == pytest.approx(rates)
+  assert (len(set(rates)) > 1) == bool(warmup_steps or decay_steps)  # not one constant for all

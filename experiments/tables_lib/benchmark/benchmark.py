@@ -225,6 +225,7 @@ def _sample_missing(evaluation_set: EvaluationSet, sampler: Sampler, params: Par
                          min_p=settings.min_p)
   kind = getattr(task, "verifier", None)  # says how answers look
   as_graded = getattr(task, "as_graded", lambda _, text: text)
+  group_size = settings.samples if settings.batch % settings.samples == 0 else 1
   gathered: dict[int, list[dict]] = {}
   with open(path, "ab") as file:
     file.truncate(path.read_bytes().rfind(b"\n") + 1)
@@ -235,7 +236,7 @@ def _sample_missing(evaluation_set: EvaluationSet, sampler: Sampler, params: Par
       prompts = prompt_batch(task, repeated, evaluation_set.rollout.max_prompt_tokens)
       prompts = prompts.replace(row_id=row_id)
       host = sample_rows(sampler, params, prompts, Draw(key, sampling), piece=settings.batch,
-                         problems=repeated)
+                         problems=repeated, group_size=group_size)
       verdicts = verify(task, sampler.environment, evaluation_set.rollout, repeated, host)
       for row, (p, _) in enumerate(batch):
         sample = _sample(verdicts, host, row)

@@ -8,7 +8,6 @@ what an RL run of a language model faces, while every expectation is a power of 
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -175,8 +174,3 @@ def _check(automaton: Automaton) -> None:
   if automaton.state_rewards is not None and automaton.end is not None:
     raise ValueError("state_rewards with end: their mean over rows of different lengths has no "
                      "exact return here. Fix: end=None")
-
-
-def concrete(name: str, seed: int, length: int) -> Automaton:
-  """Returns a task's automaton of one seed, for a look at it."""
-  return make(name, jax.random.fold_in(jax.random.key(0), seed), length)

@@ -28,7 +28,8 @@ def test_every_kind_has_whole_answers_and_both_splits(kind):
 
 
 @pytest.mark.parametrize(("kind", "solve"), [
-    ("total", lambda n: n[0] + n[1]), ("product", lambda n: n[0] * n[1]),
+    ("total", lambda n: n[0] + n[1]), ("plus_digit", lambda n: n[0] + n[1]),
+    ("product", lambda n: n[0] * n[1]),
     ("difference", lambda n: n[0] - n[1]), ("largest", max), ("smallest", min),
     ("following", lambda n: 2 * n[3] - n[2]), ("remainder", lambda n: n[0] % n[1]),
     ("half", lambda n: n[0] // 2), ("digit_sum", lambda n: sum(map(int, str(n[0])))),
@@ -102,9 +103,21 @@ def test_the_table_by_kind():
             problem("b: 2", "5", "6", "6")]
   after = [problem("a: 1", "3", "3", "3"), problem("b: 1", "5", "5", "5"),
            problem("b: 2", "5", "5", "6")]
-  assert table.table(before, after).splitlines()[2:] == [
+  assert table.markdown(table.by_kind(before, after)).splitlines()[2:] == [
       "| a | 1 | 1.00 | 0.000 | 0.000 | 1.000 | 1.000 | 0.50 |",
       "| b | 2 | 1.00 | 0.250 | 0.500 | 0.750 | 0.750 | 0.50 |",
       "| all | 3 | 0.67 | 0.167 | 0.333 | 0.833 | 0.833 | 1.00 |"]
   with pytest.raises(ConfigError, match="other problems"):
-    table.table(before, after[:2])
+    table.by_kind(before, after[:2])
+
+
+def test_the_page_is_what_its_records_say():
+  from experiments.smollm2 import recipe
+  from experiments.tables_lib import page_parts
+
+  text = (recipe.HERE / "README.md").read_text()
+  records = recipe.records()
+  part = page_parts.split(text, recipe.NAME, "README.md")[1]
+  assert part.strip() == recipe.page(records)
+  altered = {name: record | {"seconds": record["seconds"] + 60} for name, record in records.items()}
+  assert recipe.page(altered) != recipe.page(records)

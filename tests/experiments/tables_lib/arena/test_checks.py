@@ -1,5 +1,6 @@
 """The arena's own checks hold for every task, and reject wrong versions of what they check."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def test_a_method_off_by_its_aggregation_is_rejected(monkeypatch):
 @pytest.mark.parametrize("name", TASKS)
 def test_returns_are_those_of_an_enumeration_over_time(name):
   """The matrix power against a loop over tokens that keeps the distribution of states."""
-  automaton, length = automata.concrete(name, 3, 24), 24
+  automaton, length = automata.make(name, jax.random.key(3), 24), 24
   probs = np.asarray(jnp.exp(automaton.first_logits)
                      / jnp.exp(automaton.first_logits).sum(-1, keepdims=True), np.float64)
   alive, total = np.asarray(automaton.starts, np.float64), 0.0
@@ -122,4 +123,4 @@ def test_a_wrong_automaton_is_blamed_on_its_task(wrong, said):
                           jnp.array([1.0, 0.0]), jnp.zeros((2, 4)))
   arena.task("wrong")(lambda key, length: right._replace(**wrong))
   with pytest.raises(ConfigError, match=f"automaton 'wrong'.*{said}"):
-    automata.concrete("wrong", 0, 8)
+    automata.make("wrong", jax.random.key(0), 8)

@@ -158,8 +158,9 @@ def test_every_problem_has_its_line(finished, built):
 
 def test_samples_do_not_depend_on_batch_or_number(finished, built, params, tmp_path):
   lines = by_problem(finished)
-  run_benchmark(built, params, dataclasses.replace(SETTINGS, batch=4), tmp_path / "batch")
-  assert by_problem(tmp_path / "batch") == lines
+  for batch in (4, 6):  # 6: of whole problems, whose samples share the prompt
+    run_benchmark(built, params, dataclasses.replace(SETTINGS, batch=batch), tmp_path / f"{batch}")
+    assert by_problem(tmp_path / f"{batch}") == lines
   run_benchmark(built, params, dataclasses.replace(SETTINGS, samples=1), tmp_path / "one")
   assert [line["samples"] for line in by_problem(tmp_path / "one").values()] == [
       lines[i]["samples"][:1] for i in range(10)]

@@ -19,6 +19,7 @@ from absl import app, flags, logging
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.fields import is_exhausted
 from jaxrl_llm.parallel import processes
+from jaxrl_llm.parallel.roll_call import AbsentError
 from jaxrl_llm.runs.command_flags import check, described, parse
 from jaxrl_llm.store import cache
 from jaxrl_llm.store.signals import Terminated
@@ -82,7 +83,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
   sys.unraisablehook = _report
   try:
     app.run(checked, flags_parser=parse)
-  except errors + (ConfigError, OSError, processes.AbsentError) as error:
+  except errors + (ConfigError, OSError, AbsentError) as error:
     _silence_threads()
     print(f"error: {with_fix(error)}", file=sys.stderr)
     _exit(ENDED_EARLY if isinstance(error, early) else 1, str(error))

@@ -13,15 +13,12 @@ import time
 from collections.abc import Callable
 
 from jaxrl_llm.config import ConfigError
+from jaxrl_llm.parallel.start_up import AbsentError
 
 # A host that lost power closes no connection: its silence ends it after IDLE + PROBES * BETWEEN s.
 IDLE, BETWEEN, PROBES = 10, 5, 5
 RETRY = 0.2  # seconds between two attempts to reach process 0
 HELLO, BEGIN, DONE, FAILED, ENDED = "hello", "begin", "done", "failed", "ended"
-
-
-class AbsentError(RuntimeError):
-  """Not all processes of the run have come in time; the message names the missing ones."""
 
 
 class RollCall:

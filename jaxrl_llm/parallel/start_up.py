@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 _roll_call: "RollCall | None" = None
 
 
+class AbsentError(RuntimeError):
+  """Not all processes of the run have come in time; the message names the missing ones."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Place:
   """The place of a process among the run's processes.

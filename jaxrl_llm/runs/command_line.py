@@ -19,7 +19,7 @@ from absl import app, flags, logging
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.fields import is_exhausted
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.parallel.roll_call import AbsentError
+from jaxrl_llm.parallel.start_up import AbsentError
 from jaxrl_llm.runs.command_flags import check, described, parse
 from jaxrl_llm.store import cache
 from jaxrl_llm.store.signals import Terminated

@@ -1,12 +1,14 @@
 """The functions that sample, as a run calls them."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 
-from jaxrl_llm.rollouts.in_flight import InFlight, Unfinished
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling
+
+if TYPE_CHECKING:  # only runs whose rows continue load it
+  from jaxrl_llm.rollouts.in_flight import InFlight, Unfinished
 
 Problems = Mapping[int, Problem]
 
@@ -31,8 +33,8 @@ class InFlightFn(Protocol):
   """As `SampleFn`, with rows of an earlier call; see `engine.run_on`."""
 
   def __call__(self, params: Params, prompts: PromptBatch, key: jax.Array, sampling: Sampling,
-               in_flight: InFlight, problems: Problems
-               ) -> tuple[Rollout, Unfinished, dict[str, float]]: ...
+               in_flight: "InFlight", problems: Problems
+               ) -> tuple[Rollout, "Unfinished", dict[str, float]]: ...
 
 
 class HeldoutFn(Protocol):

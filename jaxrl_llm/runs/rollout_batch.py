@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,14 @@ import numpy as np
 
 from jaxrl_llm import parallel
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.rollouts.in_flight import Unfinished
 from jaxrl_llm.runs.verdicts import Verdicts, verify
 from jaxrl_llm.tasks.rewards import refuse_if_all_failed
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Task
 from jaxrl_llm.wiring.loop import RolloutSource
+
+if TYPE_CHECKING:
+  from jaxrl_llm.rollouts.in_flight import Unfinished
 
 # Metrics of the sampler that are summed over several batches; the others are ratios.
 SUMMED = {"rollout/chunks", "tool/calls", "time/tools", "server/failed_groups",
@@ -45,7 +47,7 @@ class Dispatched:
   cursor: int
   metrics: dict[str, float]
   begin: float
-  unfinished: Unfinished | None = None
+  unfinished: "Unfinished | None" = None
   batch: "RolloutBatch | None" = None
 
   @classmethod
@@ -75,7 +77,7 @@ class RolloutBatch:
   verdicts: Verdicts
   cursor: int
   metrics: dict[str, float]
-  unfinished: Unfinished | None = None
+  unfinished: "Unfinished | None" = None
 
 
 class ScoredBatch(NamedTuple):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,15 @@ import numpy as np
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import trainable
 from jaxrl_llm.rollouts.assembly import rollout_shape
-from jaxrl_llm.rollouts.in_flight import Unfinished, not_begun
 from jaxrl_llm.store.checkpoints import abstract
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
 from jaxrl_llm.training.transforms import OF_EVERY_RUN, with_carried
 from jaxrl_llm.types import PromptBatch, TrainState
 from jaxrl_llm.wiring.learner import Learner, Start
 from jaxrl_llm.wiring.scoring import abstract_scores
+
+if TYPE_CHECKING:
+  from jaxrl_llm.rollouts.in_flight import Unfinished
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ class RunState:
   cursor: int
   transform_state: dict[str, Any]
   stale: tuple[TrainState, ...] = ()
-  unfinished: Unfinished | None = None
+  unfinished: "Unfinished | None" = None
 
   def sampling_state(self) -> TrainState:
     """Returns the step and parameters of the policy that samples in the next iteration."""
@@ -81,10 +83,13 @@ def first_state(learner: Learner, start: Start) -> RunState:
 
 def restored_state(tree: dict, start: Start) -> RunState:
   """Returns the state that `RunState.saved` wrote, with the frozen parameters of the start."""
+  unfinished = None
+  if "unfinished" in tree:
+    from jaxrl_llm.rollouts.in_flight import Unfinished
+    unfinished = Unfinished(**tree["unfinished"])
   return RunState(tree["train"].replace(frozen=start.frozen), int(tree["cursor"]),
                   {name: subtree for name, subtree in tree.items() if name not in OF_EVERY_RUN},
-                  tuple(tree.get("stale", ())),
-                  Unfinished(**tree["unfinished"]) if "unfinished" in tree else None)
+                  tuple(tree.get("stale", ())), unfinished)
 
 
 def abstract_saved(learner: Learner) -> dict:
@@ -102,11 +107,12 @@ def abstract_saved(learner: Learner) -> dict:
   return tree | _abstract_carried(learner)
 
 
-def _unfinished(learner: Learner) -> Unfinished:
+def _unfinished(learner: Learner) -> "Unfinished":
   """Returns the completions of the task's first batch, none of which is started.
 
   What follows a completion's tokens is never read, so any id may be there.
   """
+  from jaxrl_llm.rollouts.in_flight import not_begun
   from jaxrl_llm.runs.in_flight import row_ids
 
   rollout = learner.rollout

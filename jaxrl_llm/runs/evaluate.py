@@ -126,7 +126,7 @@ def _mean(values: np.ndarray) -> float:
 
 def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, draw: Draw, *, piece: int,
                 problems: list[Problem] | None = None, group_size: int = 1) -> Rollout:
-  """Samples one completion per row, in pieces of equal shape; the last one is padded.
+  """Returns a completion per row, on the host without padding, made in pieces of equal shape.
 
   Args:
     params: as the model reads them.
@@ -136,14 +136,11 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, draw: Dr
     piece: rows of one call, rounded up to whole groups that divide over the devices.
     problems: one per row, for an environment that reads them; None: unknown.
     group_size: rows of each prompt, which are contiguous.
-
-  Returns:
-    The rows on the host, without padding; their group ids count from 0.
   """
   count = len(prompts.row_id)
   local_mesh = parallel.of_process(sampler.mesh)
-  groups = -(-min(piece, count) // group_size)
-  size = group_size * parallel.padded(groups, parallel.of_whole_rows(local_mesh))
+  size = group_size * parallel.padded(-(-min(piece, count) // group_size),
+                                      parallel.of_whole_rows(local_mesh))
   of_rows = {}
   if sampler.environment and problems:
     of_rows = {"problems": by_row(prompts, problems)}

@@ -21,7 +21,7 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.registry import ENVIRONMENTS, TOOLS
 from jaxrl_llm.rollouts import backends, engine_sampler, hand_over, numerics
 from jaxrl_llm.rollouts.environment_table import OF_TOOL
-from jaxrl_llm.rollouts.sample_functions import HeldoutFn, InFlightFn, PrepareFn, Problems, SampleFn
+from jaxrl_llm.rollouts.sample_functions import HeldoutFn, InFlightFn, PrepareFn, SampleFn
 from jaxrl_llm.rollouts.tools import OF_TASK
 from jaxrl_llm.types import Sampling, Task
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:  # imported for runs that have one
   from jaxrl_llm.rollouts.environment import Environment
 
 logger = logging.getLogger(__name__)
-__all__ = ["HeldoutFn", "PrepareFn", "Problems", "SampleFn", "Sampler", "make_run_environment",
-           "make_sampler", "sampling_of", "tool_of"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -122,7 +122,7 @@ class OptimizerConfig(Choice):
   learning_rate: float = option(1e-4, "learning rate after the warm-up; auto: by what is "
                                 "trained", low=0.0, auto=True)
   warmup_steps: int = option(0, "linear warm-up, optimizer steps", low=0)
-  decay_steps: int = option(0, "optimizer steps of linear decay to a tenth after it; 0: none", low=0)
+  decay_steps: int = option(0, "then linear decay to a tenth, optimizer steps; 0: none", low=0)
   weight_decay: float = option(0.0, "decoupled weight decay", low=0.0)
   max_grad_norm: float = option(1.0, "global norm above which gradients are scaled down", low=1e-9)
   table: ClassVar[Table] = registry.OPTIMIZERS

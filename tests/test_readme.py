@@ -42,7 +42,8 @@ def test_the_example_estimator_runs(tmp_path):
 
 def test_the_loop_is_that_of_the_code():
   """Ten lines, each a line of `iterate`, in their order."""
-  lines = re.search(r"one \[iteration\].*?```python\n(.*?)```", README, re.DOTALL)[1].splitlines()
+  page = (ROOT / ".github/CONTRIBUTING.md").read_text()
+  lines = re.search(r"are an iteration:.*?```python\n(.*?)```", page, re.DOTALL)[1].splitlines()
   code = inspect.getsource(iteration.iterate)
   places = [code.find(line) for line in lines]
   assert len(lines) == 10 and -1 not in places and places == sorted(places)

@@ -37,10 +37,10 @@ class SampledError(Exception):
 
 
 @pytest.fixture(autouse=True)
-def counted(monkeypatch):
+def counted():
   made.clear()
-  monkeypatch.setitem(tasks.TASKS, "tool_arithmetic", Programs)
-  monkeypatch.setitem(environment.TOOLS, "python", Counted)
+  tasks.TASKS["tool_arithmetic"] = Programs
+  environment.TOOLS["python"] = Counted
 
 
 def configured(**overrides):

@@ -92,10 +92,9 @@ def config(preset="ctpo"):
 
 @pytest.fixture(scope="module")
 def built():
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(environment.TOOLS, "calculator", Fails)
-    patch.setitem(tasks.TASKS, "tool_arithmetic", Merged)
-    yield setup.build(setup.resolve(from_dict(config())), jax.devices()[:1])
+  environment.TOOLS["calculator"] = Fails
+  tasks.TASKS["tool_arithmetic"] = Merged
+  return setup.build(setup.resolve(from_dict(config())), jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")

@@ -242,7 +242,7 @@ GOOD = b'{"problem": "p", "answer": 1}\n'
 def test_bad_files(tmp_path, content, message):
   (tmp_path / "x.jsonl").write_bytes(content)
   with pytest.raises(ConfigError, match=message) as error:
-    make(tmp_path / "x.jsonl")
+    make(tmp_path / "x.jsonl", heldout=0)
   assert "x.jsonl" in str(error.value) and "Fix: " in str(error.value)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.tables_lib.exact import comparisons, studies
+from experiments.tables_lib.exact import comparisons, moments, studies
 from jaxrl_llm.config import AdvantageConfig, AggregationConfig, EstimatorConfig
 from jaxrl_llm.lab.exact import exact
 
@@ -40,7 +40,7 @@ def test_the_optimal_baseline_minimises_its_surrogate():
   case = exact.random_case(tree, (0.0,), 1, 0)
   best = comparisons.optimal_baseline(case)[0, 0]
   probs, energy = (f(tree, case.behavior_logits)[0, 0] for f in (exact.sequence_probs,
-                                                                 exact.score_energy))
+                                                                 moments.score_energy))
   weight = np.cumsum(energy, -1) * tree.mask
 
   def surrogate(baseline):

@@ -54,8 +54,8 @@ def difference(shapes: tuple[int, int, int, str], block: int, device: jax.Device
   with jax.default_device(device):
     out, cached = jax.device_get(by_kernel(*arguments))
     new, cache = jax.device_get(jax.tree.map(held, (new, cache)))
-  expected, entered = _reference(queries, *([multiplied_out(x) for x in arrays]
-                                            for arrays in (new, cache)), length)
+  expected, entered = _reference(queries, [multiplied_out(x) for x in new],
+                                 [multiplied_out(x) for x in cache], length)
   differences = [np.abs(np.asarray(out, np.float32) - expected)[length > 0]]
   for got, wanted in zip(cached, entered, strict=True):
     wanted = np.asarray(live_attention.join(wanted, side))

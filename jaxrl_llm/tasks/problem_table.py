@@ -84,7 +84,7 @@ def load(source: Source, prompt_ids: Callable[..., list[int]], limit: int | None
     counts["read"] += 1
     try:
       fields, teacher = _converted(place, row, source)
-      error = _gold_error(place, row, fields, source)
+      error = _gold_error(place, row, fields, source)  # type: ignore[arg-type]  # else raised
       if error is not None and source.bad_rows == "drop":
         raise error
       first_unmet = first_unmet or error

@@ -104,8 +104,8 @@ def leave_out(task: Task, sets: Sequence[EvaluationSet]) -> None:
   Raises:
     ConfigError: nothing else is left.
   """
-  for heldout_set in sets if hasattr(task, "leave_out") else []:
-    if heldout_set.name:
+  for heldout_set in sets:
+    if heldout_set.name and hasattr(task, "leave_out"):
       task.leave_out(heldout_set.problems, f"evaluation.sets.{heldout_set.name}")
 
 

@@ -6,8 +6,8 @@ r"""SmolLM2-135M-Instruct works through chains of small sums, a line for each st
 
 Completions have some 57 tokens with a decision in each line, so this is the recipe for questions
 about ratios and credit; any preset runs, and `lora` is grpo on adapters. It begins by imitation of
-worked answers, which the model does not write by itself. Not trained yet: rates, steps and batch are
-a first choice.
+worked answers, which the model does not write by itself. Not trained yet: rates, steps and batch
+are a first choice.
 """
 
 from experiments.smollm2.checkpoint import checkpoint

@@ -39,7 +39,6 @@ COVERED = {
     "sandbox": "sandbox/test_python_sandbox.py",
     "store/bucket_checkpoints.py": "runs/test_bucket_run.py",
     "store/files.py": "reporting/test_reporting.py",
-    "store/shared_starts.py": "runs/test_shared_starts.py",
     "tasks": "tasks/test_dataset.py",
     "tasks/demonstration_file.py": "runs/test_demonstrations.py",
     "tasks/keys.py": "test_config.py",

@@ -38,13 +38,17 @@ from experiments.tables_lib.sweep_results import made_at
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.runs.command_line import ENDED_EARLY
-from jaxrl_llm.store.workdir import usable_cores
 
 MAIN = "experiments/main.py"
 # Errors of one run that let the others continue: it broke off, or left nothing to measure.
 BROKEN = (RuntimeError, RunError, OSError, LookupError, ValueError)
 __all__ = ["Cell", "Sweep", "added", "load", "made_at", "main", "missing", "module", "read_results",
            "with_seeds"]
+
+
+def usable_cores() -> int | None:
+  """Returns how many cores this process may use. Numbers on CPU depend on it, by rounding."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> dict:

@@ -1,4 +1,4 @@
-"""The folder that a user's runs share: compiled programs here, warm starts by shared_starts.py.
+"""The folder of compiled programs that a user's runs share.
 
 `~/.cache/jaxrl_llm`, or what the environment variable JAXRL_LLM_CACHE names; empty: no folder. It
 speeds up a start and never changes a result. Its content is run and read without checks, so no
@@ -16,13 +16,13 @@ from pathlib import Path
 import jax
 
 VARIABLE = "JAXRL_LLM_CACHE"
-PROGRAMS, STARTS = "xla", "warm_starts"
+PROGRAMS = "xla"
 PROGRAM_BYTES = 2 << 30
 logger = logging.getLogger(__name__)
 
 
-def folder(name: str) -> Path | None:
-  """Returns a subfolder of the shared folder, which is made; None if the environment wants none.
+def programs_folder() -> Path | None:
+  """Returns the folder of compiled programs, which is made; None if the environment wants none.
 
   A folder that cannot be written is a warning, because a run does without it.
   """
@@ -30,14 +30,13 @@ def folder(name: str) -> Path | None:
     path = root()
     if path is None:
       return None
-    path = path / name
+    path = path / PROGRAMS
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=path):
       return path
   except (OSError, RuntimeError) as error:
-    logger.warning("no folder for compiled programs and warm starts, so a start takes "
-                   "longer: %s. Fix: %s=<a folder>, or %s= (empty) for none.", error, VARIABLE,
-                   VARIABLE)
+    logger.warning("no folder for compiled programs, so a start takes longer: %s. Fix: %s=<a "
+                   "folder>, or %s= (empty) for none.", error, VARIABLE, VARIABLE)
     return None
 
 
@@ -64,7 +63,7 @@ def keep_programs() -> None:
   """
   if jax.config.jax_compilation_cache_dir is not None:
     return
-  path = folder(PROGRAMS)
+  path = programs_folder()
   if path is None:
     return
   try:

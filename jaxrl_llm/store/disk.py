@@ -38,11 +38,6 @@ def named(workdir: str | Path):
         "resumes from the last checkpoint.") from error
 
 
-def is_full(error: BaseException) -> bool:
-  """Returns whether an error, or one that led to it, says that there is no room."""
-  return _cause(error) is not None
-
-
 def _has_another_cause(record: logging.LogRecord) -> bool:
   """Keeps Orbax and asyncio from logging a traceback of each write that failed with the first."""
   return record.exc_info is None or _cause(record.exc_info[1]) is None

@@ -34,7 +34,7 @@ def test_the_folder_is_the_users_unless_the_environment_names_one(monkeypatch, t
   monkeypatch.setenv(cache.VARIABLE, "~/mine")
   assert cache.root() == tmp_path / "mine"
   monkeypatch.setenv(cache.VARIABLE, "")
-  assert cache.root() is None and cache.folder("xla") is None
+  assert cache.root() is None and cache.programs_folder() is None
 
 
 def test_a_folder_that_cannot_be_written_is_one_warning(monkeypatch, tmp_path, caplog, settings):

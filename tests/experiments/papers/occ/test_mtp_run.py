@@ -63,14 +63,6 @@ def test_the_head_s_anchor_is_scored_only_where_a_loss_reads_it():
   assert not scored_stats(alone), "the policy is its own anchor"
 
 
-def test_losses_share_a_warm_start():
-  made = {}
-  for name in ("none", "mtp_ce", "occ"):
-    cfg, _, learner = setup.build_learner(setup.resolve(config(name)), jax.devices()[:1])
-    made[name] = warm_start._digest(cfg, learner)
-  assert made["mtp_ce"] == made["occ"] != made["none"]
-
-
 def lines(folder) -> list[dict]:
   return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")}
           for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -16,7 +16,7 @@ from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import Model
 from jaxrl_llm.runs import run_state, trainer
 from jaxrl_llm.types import CarryingState
-from jaxrl_llm.wiring import scoring, setup, warm_start
+from jaxrl_llm.wiring import scoring, setup
 
 
 def config(name="occ", iterations=4, **sections):

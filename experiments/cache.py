@@ -9,9 +9,10 @@ the next runs time and changes no result.
 
 import argparse
 import os
+import shutil
 import sys
 
-from jaxrl_llm.store import cache
+from experiments.commands import cache
 
 
 def main() -> None:
@@ -31,9 +32,9 @@ def main() -> None:
     print(f"{cache.VARIABLE} is empty: runs share nothing.")
     return
   print(root)
-  size, _ = cache.size_and_time(root / cache.PROGRAMS)
+  size = sum(stat.st_size for _, stat in cache.stats((root / cache.PROGRAMS).glob("*")))
   if arguments.clear:
-    cache.remove(root / cache.PROGRAMS)
+    shutil.rmtree(root / cache.PROGRAMS, ignore_errors=True)
   done = "removed" if arguments.clear else f"of at most {cache.PROGRAM_BYTES >> 20}"
   print(f"  {cache.PROGRAMS}: {size / (1 << 20):.1f} MiB {done}")
 

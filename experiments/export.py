@@ -6,9 +6,9 @@
 
 from absl import flags
 
+from experiments.commands import command_line
 from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.runs import command_line
 from jaxrl_llm.store.checkpoints import TornCheckpointsError
 from jaxrl_llm.wiring import saved
 

@@ -22,7 +22,8 @@ Evaluate a run (its plot and report are runs/a/curves.png and runs/a/report.html
 from absl import flags
 from ml_collections import config_flags
 
-from jaxrl_llm.runs import command_flags, command_line, trainer
+from experiments.commands import command_flags, command_line
+from jaxrl_llm.runs import trainer
 
 # Unknown keys and wrong types pass here, because the messages of `from_dict` name range and fix.
 _CONFIG = config_flags.DEFINE_config_file("config", None,

@@ -38,8 +38,8 @@ ALLOWED = {
 
 
 # Its clients in experiments/, and which of them one may import; the package imports none.
-CLIENTS = {"planning": set(), "tables_lib": set(), "papers": {"tables_lib"},
-           "smollm2": {"tables_lib"}}
+CLIENTS = {"commands": set(), "planning": set(), "tables_lib": {"commands"},
+           "papers": {"tables_lib"}, "smollm2": {"tables_lib"}}
 
 
 def modules(source: str):

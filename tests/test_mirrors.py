@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
-PACKAGE, CLIENTS = ROOT / "jaxrl_llm", ("planning", "tables_lib", "papers")
+PACKAGE, CLIENTS = ROOT / "jaxrl_llm", ("commands", "planning", "tables_lib", "papers")
 # Modules that tests reach through others: the folder or file below jaxrl_llm/ or, with the clients,
 # below the repository, and the test that fails when it is wrong. The longest name counts.
 COVERED = {
@@ -47,6 +47,7 @@ COVERED = {
     "tasks/verifiers.py": "test_public_names.py",
     "training/teachers.py": "runs/test_teachers.py",
     "wiring": "runs/test_resolve.py",
+    "experiments/commands/command_flags.py": "experiments/commands/test_command_line.py",
     "experiments/planning/model_flops.py": "experiments/planning/test_flops.py",
     "experiments/tables_lib/arena": "experiments/tables_lib/arena/test_arena_sweeps.py",
     "experiments/tables_lib/benchmark": "experiments/tables_lib/benchmark/test_benchmark.py",

@@ -26,13 +26,13 @@ import cells as arena_cells
 from claims import CLAIMS, FURTHER_SEEDS
 from tqdm import tqdm
 
+from experiments.commands import cache
 from experiments.tables_lib import arena
 from experiments.tables_lib.arena import records, tables
 from experiments.tables_lib.arena.sweeps import run_method
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.lab.arena import methods
 from jaxrl_llm.lab.arena.setting import Setting
-from jaxrl_llm.store import cache
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

@@ -23,6 +23,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from experiments.commands import cache
 from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, ConfigError, StepConfig
@@ -31,7 +32,6 @@ from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.runs.rollout_batch import iteration_key, next_prompts
-from jaxrl_llm.store import cache
 from jaxrl_llm.store.checkpoints import TornCheckpointsError
 from jaxrl_llm.training.meter import valid_tokens
 from jaxrl_llm.training.score import score

@@ -15,6 +15,7 @@ from typing import Any
 
 from IPython.display import HTML, Image, Markdown, display
 
+from experiments.commands import cache
 from experiments.tables_lib import arena, plots
 from experiments.tables_lib.checkout import ROOT, SIZES, checkout_env, fast, fresh
 from experiments.tables_lib.exact import studies, study_tables
@@ -23,7 +24,7 @@ from jaxrl_llm.config import ConfigError, EstimatorConfig, from_dict
 from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 from jaxrl_llm.runs import trainer
-from jaxrl_llm.store import cache, workdir
+from jaxrl_llm.store import workdir
 
 _DEVICES = "import jax; print(*(device.device_kind for device in jax.devices()), sep=', ')"
 

@@ -14,8 +14,8 @@ import forked
 import jax
 import programs
 
+from experiments.commands import cache
 from jaxrl_llm.runs.run_state import abstract_saved
-from jaxrl_llm.store import cache
 from jaxrl_llm.store.checkpoints import Checkpoints
 from jaxrl_llm.wiring import saved
 

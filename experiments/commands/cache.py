@@ -5,12 +5,11 @@ speeds up a start and never changes a result. Its content is run and read withou
 other user may write there. `python experiments/cache.py` shows and clears it.
 """
 
+import contextlib
 import logging
-import operator
 import os
-import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import jax
@@ -80,38 +79,19 @@ def keep_programs() -> None:
 
 
 def prune(entries: Iterable[Path], limit: int) -> None:
-  """Removes the entries that were used least recently until `limit` bytes are left.
-
-  Args:
-    entries: files or folders. Another process may remove them meanwhile.
-  """
-  entries_by_age = sorted(((*size_and_time(path), path) for path in entries),
-                          key=operator.itemgetter(1))
-  total = sum(size for size, _, _ in entries_by_age)
-  for size, _, path in entries_by_age:
+  """Removes the files that were used least recently until `limit` bytes are left."""
+  used = sorted((max(stat.st_mtime, stat.st_atime), stat.st_size, path)
+                for path, stat in stats(entries))
+  total = sum(size for _, size, _ in used)
+  for _, size, path in used:
     if total <= limit:
       return
-    remove(path)
+    path.unlink(missing_ok=True)
     total -= size
 
 
-def size_and_time(path: Path) -> tuple[int, float]:
-  """Returns (bytes, time of the last use) of a file, or of all files in a folder; 0 if gone."""
-  files = [path] if path.is_file() else [Path(folder) / name for folder, _, names in os.walk(path)
-                                         for name in names]
-  size, time = 0, 0.0
-  for file in files:
-    try:
-      stat = file.stat()
-    except OSError:
-      continue  # another process removed it
-    size, time = size + stat.st_size, max(time, stat.st_mtime, stat.st_atime)
-  return size, time
-
-
-def remove(path: Path) -> None:
-  """Removes a file or a folder, if it is there."""
-  if path.is_dir():
-    shutil.rmtree(path, ignore_errors=True)
-  else:
-    path.unlink(missing_ok=True)
+def stats(entries: Iterable[Path]) -> Iterator[tuple[Path, os.stat_result]]:
+  """Yields each file with its facts, but for those that another process removed meanwhile."""
+  for path in entries:
+    with contextlib.suppress(OSError):
+      yield path, path.stat()

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxrl_llm.store import cache
+from experiments.commands import cache
 
 
 @pytest.fixture

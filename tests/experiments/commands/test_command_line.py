@@ -12,9 +12,9 @@ from absl import flags
 from ml_collections import config_flags
 from orbax.checkpoint._src.metadata import checkpoint as checkpoint_metadata
 
+from experiments.commands import command_flags, command_line
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.registry import REWARDS
-from jaxrl_llm.runs import command_flags, command_line
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.signals import Terminated
 
@@ -92,7 +92,7 @@ def test_help_shows_the_commands_that_people_need():
 @pytest.mark.parametrize("first, loaded", [("pass", []), ("import matplotlib", ["matplotlib"])])
 def test_a_run_starts_without_what_it_does_not_need(first, loaded):
   """PyTorch never; matplotlib for the report."""
-  code = (f"import sys\n{first}\nimport jaxrl_llm.runs.trainer, jaxrl_llm.runs.command_line\n"
+  code = (f"import sys\n{first}\nimport jaxrl_llm.runs.trainer, experiments.commands.command_line\n"
           "print([name for name in ('matplotlib', 'torch') if name in sys.modules])")
   env = {**os.environ, "PYTHONPATH": str(command.ROOT)}
   done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)

@@ -16,12 +16,13 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
+from experiments.commands import cache
+from experiments.commands.command_flags import check, described, parse
+from jaxrl_llm import config
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.fields import is_exhausted
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.parallel.start_up import AbsentError
-from jaxrl_llm.runs.command_flags import check, described, parse
-from jaxrl_llm.store import cache
 from jaxrl_llm.store.signals import Terminated
 
 _COORDINATOR = flags.DEFINE_string(
@@ -34,7 +35,7 @@ _WAIT = flags.DEFINE_float("wait_for_processes", 300.0,
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
 # The exit status of a run which ended before its last iteration, and would again.
 ENDED_EARLY = 3
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(config.__file__).parents[1]
 FEWER_ROWS = "a smaller rollout.slots, rollout.prompts or rollout.max_new_tokens"
 SMALLER_STEPS = "more updates.micro_batches, or a smaller updates.token_budget"
 LESS_STATE = "parameters.train=lora, more devices in mesh.fsdp or mesh.tensor, or a smaller model"

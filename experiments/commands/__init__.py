@@ -1,0 +1,1 @@
+"""What commands in experiments/ share: flags, start and end, the cache of compiled programs."""

@@ -13,8 +13,9 @@ import sys
 
 from experiments.commands import cache
 from experiments.commands.command_line import with_fix
+from experiments.commands.saved import OF_RUN
 from experiments.tables_lib.replay import replay_run
-from jaxrl_llm.config import OF_RUN, ConfigError, load_plugins
+from jaxrl_llm.config import ConfigError, load_plugins
 from jaxrl_llm.reporting.reader import RunError
 from jaxrl_llm.store.checkpoints import TornCheckpointsError
 

@@ -63,13 +63,13 @@ __all__ = [
     "ConfigError", "CorrectionConfig", "CountdownConfig", "CriticConfig", "DEFAULT", "DataConfig",
     "DynamicSamplingConfig", "EntropyConfig", "EnvironmentConfig", "EstimatorConfig",
     "EvaluationConfig", "EvaluationSetConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig",
-    "ModelConfig", "OF_RUN", "OptimizerConfig", "ParametersConfig",
-    "PromptConfig", "RewardConfig", "RolloutConfig", "RolloutFilesConfig", "RopeScalingConfig",
+    "ModelConfig", "OptimizerConfig", "ParametersConfig", "PromptConfig",
+    "RewardConfig", "RolloutConfig", "RolloutFilesConfig", "RopeScalingConfig",
     "SamplerConfig", "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig",
     "TeacherConfig", "TermConfig",
     "ToolArithmeticConfig", "ToolConfig", "TransformConfig", "UpdateConfig", "VocabularyConfig",
     "WarmStartConfig", "WriterConfig", "base_config", "check", "check_model", "describe", "fill",
-    "from_dict", "from_saved", "keys", "load_plugins", "permit", "read_saved", "to_dict",
+    "from_dict", "from_saved", "keys", "load_plugins", "read_saved", "to_dict",
     "without_unread",
 ]
 
@@ -87,7 +87,7 @@ def base_config():
 __getattr__ = late_names(__name__, {
     "CountdownConfig": "jaxrl_llm.tasks.keys",
     "DataConfig": "jaxrl_llm.tasks.data",
-    **dict.fromkeys(("OF_RUN", "from_saved", "permit", "read_saved"), "jaxrl_llm.config.saved"),
+    **dict.fromkeys(("from_saved", "read_saved"), "jaxrl_llm.config.saved"),
     "describe": "jaxrl_llm.config.listing",
     "GymConfig": "jaxrl_llm.tasks.keys",
     "ToolArithmeticConfig": "jaxrl_llm.tasks.keys",

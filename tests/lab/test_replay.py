@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from experiments.commands import saved
 from experiments.tables_lib.replay import replay_report, replay_run
 from jaxrl_llm.config import EstimatorConfig, StepConfig, VocabularyConfig, base_config, from_dict
 from jaxrl_llm.lab.replay import frozen, replay
@@ -22,7 +23,7 @@ from jaxrl_llm.reporting.reader import RunError, read_run
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import gradients
-from jaxrl_llm.wiring import saved, setup
+from jaxrl_llm.wiring import setup
 
 
 def train(folder, preset, **sections):

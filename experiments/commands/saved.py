@@ -14,9 +14,9 @@ from jaxrl_llm.config import (
   ServerConfig,
   WriterConfig,
   from_saved,
-  permit,
   read_saved,
 )
+from jaxrl_llm.config.plugins import names as plugin_names
 from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import BEST
@@ -25,6 +25,28 @@ from jaxrl_llm.types import Params, Task
 from jaxrl_llm.wiring import inputs, setup
 from jaxrl_llm.wiring.learner import Learner, Start
 from jaxrl_llm.wiring.warm_start import frozen_start
+
+OF_RUN = "run"  # in --plugins: the plugins that the run's config names
+
+
+def permit(content: dict, plugins: str, path: Path) -> None:
+  """Refuses a run's config that names plugins which the flag --plugins does not name.
+
+  To import a plugin is to run its code, and a run's folder may come from elsewhere.
+
+  Args:
+    content: of `read_saved`.
+    plugins: the flag: `run` for all that the config names, or names, comma-separated.
+    path: of the config, for the message.
+
+  Raises:
+    ConfigError: naming the files and the flag.
+  """
+  allowed, requested = plugin_names(plugins), plugin_names(content.get("plugins"))
+  foreign = [name for name in requested if name not in allowed]
+  if foreign and OF_RUN not in allowed:
+    raise ConfigError(f"{path}: the run names the plugins {', '.join(foreign)}, whose code would "
+                      f"run here. Fix: --plugins={OF_RUN}, if you trust them.")
 
 
 def read_config(workdir: str | Path, devices=None,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from absl import flags, logging
 
 from jaxrl_llm.config import Config, ConfigError, convert, load_plugins
+from jaxrl_llm.config.plugins import names as plugin_names
 from jaxrl_llm.fields import Problems, shown
 from jaxrl_llm.store import folders
 
@@ -18,6 +19,8 @@ LATEX = (r"(?:abla|atural|cong|e|earrow|eg|eq|ew(?:line|page|command)|exists|geq
          r"|o(?:break|indent|limits|number|rm|rmalsize|t|tin)|parallel|prec|sim|subseteq|succ|u"
          r"|warrow)(?![a-z])")
 BREAK, TAB = re.compile(rf"(?<!\\)(?:\\r)?\\n(?!{LATEX})"), re.compile(r"(?<!\\)\\t(?![A-Za-z])")
+# Tasks that are plugins of this repository: a flag that names one loads it.
+TASKS = {name: f"experiments.tasks.{name}" for name in ("countdown", "reasoning_gym")}
 FOLDER = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/[^/]+)+/?")  # in a bucket
 
 
@@ -34,6 +37,8 @@ def parse(arguments: list[str]) -> list[str]:
   if path is not None and not os.path.isfile(path):
     raise ConfigError(f"--config={path}: no file there. Fix: --config=configs/quickstart.py, or "
                       "another file that has get_config().")
+  load_plugins(tuple(plugin for name, plugin in TASKS.items()
+                     if f"--config.task.name={name}" in arguments))
   verbosity = logging.get_verbosity()
   logging.set_verbosity(logging.ERROR)  # ml_collections warns of None, which is refused here
   try:
@@ -76,6 +81,8 @@ def config_of(flag, check: Callable | None = None) -> Config:
 
   overrides = config_flags.get_override_values(flags.FLAGS["config"])
   if "task.name" in overrides:
+    if plugin := TASKS.get(str(overrides["task.name"])):
+      flag.value.plugins = tuple(dict.fromkeys([*plugin_names(flag.value.get("plugins")), plugin]))
     load_plugins(flag.value.get("plugins"))  # which may register the task
   if unset := convert.without_foreign(flag.value, overrides, "task"):
     logging.warning("task.name = %r does not read %s, which --config sets for another task: unset",

@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from jaxrl_llm.config import ConfigError, CountdownConfig, PromptConfig, RolloutConfig, TaskConfig
-from jaxrl_llm.tasks import countdown, make_task, tokenizer
-from jaxrl_llm.tasks.countdown import check_expression
+from experiments.tasks import countdown
+from experiments.tasks.countdown import CountdownConfig, check_expression
+from jaxrl_llm.config import ConfigError, PromptConfig, RolloutConfig, TaskConfig
+from jaxrl_llm.tasks import make_task, tokenizer
 from jaxrl_llm.types import Problem
 
 CFG = TaskConfig(name="countdown")

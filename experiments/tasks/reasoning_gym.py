@@ -11,21 +11,20 @@ of its time, is wrong, unless the scorer fails on the problem's own answer too: 
 unscored, as it is for a fault of the sandbox.
 """
 
+import dataclasses
 import functools
 import json
 
+from experiments.tasks.countdown import answer_text
+from jaxrl_llm import register
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.fields import did_you_mean, installing
+from jaxrl_llm.fields import did_you_mean, installing, option
 from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 from jaxrl_llm.sandbox.results import Fault
-from jaxrl_llm.tasks.countdown import answer_text
-from jaxrl_llm.tasks.keys import GymConfig
 from jaxrl_llm.tasks.order import rows_of_batch, share
 from jaxrl_llm.tasks.reward_faults import blamed
 from jaxrl_llm.tasks.task_base import TaskBase
 from jaxrl_llm.types import Problem, Reward
-
-__all__ = ["GymConfig", "ReasoningGym"]
 
 TRAIN_SEED, HELDOUT_SEED = 0, 2**30
 PROBE = 64  # items looked at if all would take long
@@ -42,6 +41,23 @@ with contextlib.suppress(Exception):
 """
 
 
+@dataclasses.dataclass(frozen=True)
+class GymConfig:
+  """A task of the reasoning-gym package (extra `gym`)."""
+
+  name: str = option("chain_sum", "name of a reasoning-gym dataset")
+  size: int = option(10_000, "training problems", low=1)
+  options: str = option("{}", "JSON object of the dataset's own options")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReasoningGymKeys:
+  """Config keys of the task `reasoning_gym`."""
+
+  gym: GymConfig = GymConfig()
+
+
+@register.task("reasoning_gym", ReasoningGymKeys)
 class ReasoningGym(TaskBase):
   """Asks `task.gym.size` problems of the data set `task.gym.name`, shuffled each epoch.
 

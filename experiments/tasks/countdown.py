@@ -13,6 +13,7 @@ syntax tree with exact fractions, because a character whitelist before `eval` ad
 """
 
 import ast
+import dataclasses
 import operator
 import re
 from collections import Counter
@@ -20,6 +21,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from jaxrl_llm import register
+from jaxrl_llm.fields import option
 from jaxrl_llm.grading.normalise import after_thinking
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.procedural import Procedural
@@ -37,6 +40,21 @@ OPERATIONS = {
     ast.Div: operator.truediv,
 }
 SYMBOLS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+
+
+@dataclasses.dataclass(frozen=True)
+class CountdownConfig:
+  """Reach a target from given numbers, each used once."""
+
+  numbers: int = option(3, "numbers of a problem", low=2, high=6)
+  largest: int = option(20, "largest number", low=2, high=999)
+
+
+@dataclasses.dataclass(frozen=True)
+class CountdownKeys:
+  """Config keys of the task `countdown`."""
+
+  countdown: CountdownConfig = CountdownConfig()
 
 
 def check_expression(text: str, numbers, target: int) -> tuple[bool, str]:
@@ -106,6 +124,7 @@ def parse_answer(answer: str) -> tuple[list[int], int]:
   return [int(n) for n in numbers.split()], int(target)
 
 
+@register.task("countdown", CountdownKeys)
 class Countdown(Procedural):
   """Gives `task.countdown.numbers` numbers from 1 to `task.countdown.largest`, and a target."""
 

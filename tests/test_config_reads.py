@@ -164,21 +164,27 @@ class Chat:
     return [0] * len(text)
 
 
-def call_tasks(folder):
+def call_tasks(folder, monkeypatch):
   """Makes each task, and each style of prompt."""
   path, heldout = folder / "rows.jsonl", folder / "heldout.jsonl"
   for file, first in ((path, 0), (heldout, 8)):
     rows = [{"problem": f"{n} + 1", "answer": str(n + 1)} for n in range(first, first + 8)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  gym = types.ModuleType("reasoning_gym")
+  gym.create_dataset = lambda *_, size, **__: [None] * size
+  gym.factory = types.SimpleNamespace(DATASETS={"chain_sum"})
+  monkeypatch.setitem(sys.modules, "reasoning_gym", gym)
+  monkeypatch.setitem(sys.modules, "reasoning_gym.factory", gym.factory)
   data = {"path": str(path), "heldout_path": str(heldout), "prompt_column": "problem",
           "answer_column": "answer"}
-  for values in ({"name": "recurrence"}, {"name": "tool_arithmetic"},
+  for values in ({"name": "recurrence"}, {"name": "tool_arithmetic"}, {"name": "reasoning_gym"},
                  {"name": "dataset", "data": data}):
     task = from_dict({"task": values}).task
     task = dataclasses.replace(registry.TASKS.filled(task), heldout_problems=2)
     made = make_task(task, 0, 2)
-    problems = made.batch(0)
-    made.rewards(problems, [problem.answer for problem in problems])
+    if values["name"] != "reasoning_gym":  # its items are made by the optional package
+      problems = made.batch(0)
+      made.rewards(problems, [problem.answer for problem in problems])
     if values["name"] == "recurrence":
       made.demonstration(problems[0])
   prompt = config_lib.PromptConfig
@@ -312,7 +318,7 @@ def test_every_key_is_read_by_something(tmp_path, monkeypatch):
   with config_reads.recorded() as read:
     call_methods()
     call_models()
-    call_tasks(tmp_path)
+    call_tasks(tmp_path, monkeypatch)
     call_demonstrations(tmp_path)
     call_writers(tmp_path, monkeypatch)
     call_tools()

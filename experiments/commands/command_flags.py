@@ -20,7 +20,7 @@ LATEX = (r"(?:abla|atural|cong|e|earrow|eg|eq|ew(?:line|page|command)|exists|geq
          r"|warrow)(?![a-z])")
 BREAK, TAB = re.compile(rf"(?<!\\)(?:\\r)?\\n(?!{LATEX})"), re.compile(r"(?<!\\)\\t(?![A-Za-z])")
 # Tasks that are plugins of this repository: a flag that names one loads it.
-TASKS = {name: f"experiments.tasks.{name}" for name in ("countdown", "reasoning_gym")}
+TASKS = {"countdown": "experiments.tasks.countdown"}
 FOLDER = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/[^/]+)+/?")  # in a bucket
 
 

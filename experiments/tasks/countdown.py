@@ -23,14 +23,13 @@ import numpy as np
 
 from jaxrl_llm import register
 from jaxrl_llm.fields import option
-from jaxrl_llm.grading.normalise import after_thinking
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.procedural import Procedural
+from jaxrl_llm.tasks.reasoning_gym import answer_text
 from jaxrl_llm.types import Problem, Reward
 
 ALPHABET = "0123456789+-*/()=: "
 EXPRESSION = re.compile(r"[0-9+\-*/() ]+")
-ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 LONGEST_EXPRESSION = 200  # characters; bounds the size of numbers and the depth of the tree
 TARGET_FACTOR = 10  # the target is at most this many times the largest number
 OPERATIONS = {
@@ -106,16 +105,6 @@ def _value(node: ast.AST, used: list[int]) -> Fraction:
       raise ArithmeticError(f"{lhs}/{rhs} is not a whole number")
     return OPERATIONS[type(node.op)](lhs, rhs)
   raise ArithmeticError("uses an operation other than + - * /")
-
-
-def answer_text(completion: str) -> str:
-  """Returns the text inside the last complete <answer> </answer>, or else the full completion.
-
-  Only what follows a thinking block counts.
-  """
-  completion = after_thinking(completion)
-  answers = ANSWER.findall(completion)
-  return (answers[-1] if answers else completion).strip()
 
 
 def parse_answer(answer: str) -> tuple[list[int], int]:

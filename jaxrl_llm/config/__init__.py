@@ -62,7 +62,7 @@ __all__ = [
     "AdvantageConfig", "AggregationConfig", "BatchConfig", "CheckpointConfig", "Config",
     "ConfigError", "CorrectionConfig", "CriticConfig", "DEFAULT", "DataConfig",
     "DynamicSamplingConfig", "EntropyConfig", "EnvironmentConfig", "EstimatorConfig",
-    "EvaluationConfig", "EvaluationSetConfig", "KLConfig", "LossConfig", "MeshConfig",
+    "EvaluationConfig", "EvaluationSetConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig",
     "ModelConfig", "OptimizerConfig", "ParametersConfig", "PromptConfig",
     "RewardConfig", "RolloutConfig", "RolloutFilesConfig", "RopeScalingConfig",
     "SamplerConfig", "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig",
@@ -88,5 +88,6 @@ __getattr__ = late_names(__name__, {
     "DataConfig": "jaxrl_llm.tasks.data",
     **dict.fromkeys(("from_saved", "read_saved"), "jaxrl_llm.config.saved"),
     "describe": "jaxrl_llm.config.listing",
+    "GymConfig": "jaxrl_llm.tasks.keys",
     "ToolArithmeticConfig": "jaxrl_llm.tasks.keys",
 })

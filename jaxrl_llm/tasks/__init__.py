@@ -22,6 +22,7 @@ for _name, _keys, _path in (
     ("recurrence", keys.RecurrenceKeys, "recurrence.Recurrence"),
     ("tool_arithmetic", keys.ToolArithmeticKeys, "tool_arithmetic.ToolArithmetic"),
     ("dataset", DatasetKeys, "dataset.Dataset"),
+    ("reasoning_gym", keys.ReasoningGymKeys, "reasoning_gym.ReasoningGym"),
 ):
   TASKS.add(_name, Entry(Late(f"jaxrl_llm.tasks.{_path}"), _keys))
 
@@ -34,7 +35,7 @@ def make_task(cfg: TaskConfig, seed: int, batch_size: int, *, tokenizer=None,
     seed: seeds the training problems: their numbers, or their order.
     batch_size: problems per batch, over all processes.
     tokenizer: the checkpoint's tokenizer. None: the task's own, which is one token per character,
-      or per byte for dataset.
+      or per byte for dataset and reasoning_gym.
     limits: longer problems than `rollout.max_prompt_tokens` and `rollout.max_new_tokens` allow are
       dropped. None: no limit.
 

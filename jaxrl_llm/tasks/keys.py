@@ -15,6 +15,22 @@ class ModularChainKeys:
 
 
 @dataclasses.dataclass(frozen=True)
+class GymConfig:
+  """A task of the reasoning-gym package (extra `gym`)."""
+
+  name: str = option("chain_sum", "name of a reasoning-gym dataset")
+  size: int = option(10_000, "training problems", low=1)
+  options: str = option("{}", "JSON object of the dataset's own options")
+
+
+@dataclasses.dataclass(frozen=True)
+class ReasoningGymKeys:
+  """Config keys of the task `reasoning_gym`."""
+
+  gym: GymConfig = GymConfig()
+
+
+@dataclasses.dataclass(frozen=True)
 class RecurrenceKeys:
   """Config keys of the task `recurrence`."""
 

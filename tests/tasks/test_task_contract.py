@@ -10,8 +10,7 @@ import json
 import pytest
 
 from experiments.tasks import countdown  # noqa: F401  it registers a task
-from experiments.tasks.reasoning_gym import GymConfig
-from jaxrl_llm.config import DataConfig, PromptConfig, RolloutConfig, TaskConfig
+from jaxrl_llm.config import DataConfig, GymConfig, PromptConfig, RolloutConfig, TaskConfig
 from jaxrl_llm.late import loaded
 from jaxrl_llm.tasks import TASKS, make_task, tokenizer
 from jaxrl_llm.types import Reward

@@ -4,8 +4,7 @@ import builtins
 
 import pytest
 
-from experiments.tasks.reasoning_gym import GymConfig
-from jaxrl_llm.config import ConfigError, RolloutConfig, TaskConfig
+from jaxrl_llm.config import ConfigError, GymConfig, RolloutConfig, TaskConfig
 from jaxrl_llm.tasks import make_task
 
 

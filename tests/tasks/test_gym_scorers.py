@@ -7,8 +7,7 @@ import os
 
 import pytest
 
-from experiments.tasks.reasoning_gym import GymConfig
-from jaxrl_llm.config import TaskConfig
+from jaxrl_llm.config import GymConfig, TaskConfig
 from jaxrl_llm.sandbox import isolated_calls
 from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 from jaxrl_llm.sandbox.results import Fault
@@ -97,7 +96,7 @@ def test_no_text_runs_here_or_ends_a_run(tmp_path):
 @pytest.mark.parametrize("name", [
     pytest.param("countdown", marks=pytest.mark.slow), "prime_factorization"])
 def test_the_task_pays_nothing_for_them(name, tmp_path, monkeypatch):
-  monkeypatch.setattr("experiments.tasks.reasoning_gym.WALL", 300.0)  # however busy the machine
+  monkeypatch.setattr("jaxrl_llm.tasks.reasoning_gym.WALL", 300.0)  # however busy the machine
   one = task(name)
   malformed = judged(one, [text for text in texts(tmp_path) if "sleep" not in text])
   assert [r.value for r in malformed] == [0.0] * 52
@@ -109,7 +108,7 @@ def test_the_task_pays_nothing_for_them(name, tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_wrong_version_runs_a_text_here_and_ends_the_run(tmp_path, monkeypatch):
-  monkeypatch.setattr("experiments.tasks.reasoning_gym.IsolatedCalls", InProcess)
+  monkeypatch.setattr("jaxrl_llm.tasks.reasoning_gym.IsolatedCalls", InProcess)
   judged(task("string_insertion"), [texts(tmp_path)[len(MALFORMED)]])
   assert list(tmp_path.iterdir())
   with pytest.raises(ValueError, match="invalid literal"):
@@ -118,6 +117,6 @@ def test_the_wrong_version_runs_a_text_here_and_ends_the_run(tmp_path, monkeypat
 
 def test_a_scorer_that_fails_on_its_own_answer_leaves_the_row_unscored(monkeypatch):
   broken = "def target(text, entry):\n  raise KeyError('metadata')\n"
-  monkeypatch.setattr("experiments.tasks.reasoning_gym.SCORER", broken)
+  monkeypatch.setattr("jaxrl_llm.tasks.reasoning_gym.SCORER", broken)
   found = judged(task("chain_sum"), ["1", "2"])
   assert [r.unscored_reason for r in found] == ["KeyError: 'metadata'"] * 2

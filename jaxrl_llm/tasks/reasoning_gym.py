@@ -11,22 +11,25 @@ of its time, is wrong, unless the scorer fails on the problem's own answer too: 
 unscored, as it is for a fault of the sandbox.
 """
 
-import dataclasses
 import functools
 import json
+import re
 
-from experiments.tasks.countdown import answer_text
-from jaxrl_llm import register
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.fields import did_you_mean, installing, option
+from jaxrl_llm.fields import did_you_mean, installing
+from jaxrl_llm.grading.normalise import after_thinking
 from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 from jaxrl_llm.sandbox.results import Fault
+from jaxrl_llm.tasks.keys import GymConfig
 from jaxrl_llm.tasks.order import rows_of_batch, share
 from jaxrl_llm.tasks.reward_faults import blamed
 from jaxrl_llm.tasks.task_base import TaskBase
 from jaxrl_llm.types import Problem, Reward
 
+__all__ = ["GymConfig", "ReasoningGym"]
+
 TRAIN_SEED, HELDOUT_SEED = 0, 2**30
+ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 PROBE = 64  # items looked at if all would take long
 STRIDE = 7919  # a prime: the next item to try if one does not fit
 # Scorers take milliseconds. Seconds that a text may compute, wait, and compute at first; and that a
@@ -41,23 +44,6 @@ with contextlib.suppress(Exception):
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class GymConfig:
-  """A task of the reasoning-gym package (extra `gym`)."""
-
-  name: str = option("chain_sum", "name of a reasoning-gym dataset")
-  size: int = option(10_000, "training problems", low=1)
-  options: str = option("{}", "JSON object of the dataset's own options")
-
-
-@dataclasses.dataclass(frozen=True)
-class ReasoningGymKeys:
-  """Config keys of the task `reasoning_gym`."""
-
-  gym: GymConfig = GymConfig()
-
-
-@register.task("reasoning_gym", ReasoningGymKeys)
 class ReasoningGym(TaskBase):
   """Asks `task.gym.size` problems of the data set `task.gym.name`, shuffled each epoch.
 
@@ -184,6 +170,16 @@ class ReasoningGym(TaskBase):
 
   def _make_entry(self, kind: str, index: int) -> dict:
     return self._sets[kind][index]
+
+
+def answer_text(completion: str) -> str:
+  """Returns the text inside the last complete <answer> </answer>, or else the full completion.
+
+  Only what follows a thinking block counts.
+  """
+  completion = after_thinking(completion)
+  answers = ANSWER.findall(completion)
+  return (answers[-1] if answers else completion).strip()
 
 
 def _create(cfg, seed: int, size: int):

@@ -16,13 +16,13 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from experiments.commands import cache
+from experiments.commands import cache, start_up
 from experiments.commands.command_flags import check, described, parse
+from experiments.commands.start_up import AbsentError
 from jaxrl_llm import config
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.fields import is_exhausted
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.parallel.start_up import AbsentError
 from jaxrl_llm.store.signals import Terminated
 
 _COORDINATOR = flags.DEFINE_string(
@@ -76,10 +76,10 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
     logging.get_absl_logger().addFilter(_no_repetition)
     cache.keep_programs()
     if multi_process:
-      processes.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _WAIT.value)
+      start_up.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _WAIT.value)
     with _exits_named():
       main()
-    processes.finish()
+    start_up.finish()
 
   sys.unraisablehook = _report
   try:
@@ -93,7 +93,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
     _exit(INTERRUPTED, "it was interrupted")
   except Terminated as error:
     if error.agreed:
-      processes.finish()
+      start_up.finish()
     _exit(error.code, "it was told to end")
   except SystemExit as error:
     _exit(error.code, "it was told to end")
@@ -186,7 +186,7 @@ def _exit(status: int | str | None, reason: str) -> NoReturn:
   """Ends this process; others, if there are any, hear why, unless they ended first."""
   if status not in (0, None):
     _silence_threads()
-  if status in (0, None) or not processes.fail(reason):
+  if status in (0, None) or not start_up.fail(reason):
     sys.exit(status)
   sys.stdout.flush()
   sys.stderr.flush()

@@ -11,13 +11,14 @@ import time
 import process_group as group
 import pytest
 
+from experiments.commands import roll_call, start_up
+from experiments.commands.roll_call import AbsentError, RollCall
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.parallel import processes, roll_call, start_up
-from jaxrl_llm.parallel.roll_call import AbsentError, RollCall
+from jaxrl_llm.parallel import processes
 
 PEER = textwrap.dedent("""
     import sys, time
-    from jaxrl_llm.parallel.roll_call import AbsentError, RollCall
+    from experiments.commands.roll_call import AbsentError, RollCall
     address, count, index, what = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     call = RollCall(address, count, index, lambda line: (print("ended:", line, flush=True)))
     print("up", flush=True)
@@ -177,7 +178,7 @@ def _patiently(speak, text) -> None:
 ])
 def test_flags_that_do_not_fit_are_refused(flags, message):
   with pytest.raises(ConfigError, match="Fix:") as error:
-    processes.start(*flags)
+    start_up.start(*flags)
   assert message in str(error.value)
 
 
@@ -197,16 +198,16 @@ def test_slurm_names_the_place(monkeypatch):
 def test_an_address_without_a_count_is_refused(monkeypatch):
   monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.1:8476")
   with pytest.raises(ConfigError, match="JAX_COORDINATOR_ADDRESS"):
-    processes.start()
+    start_up.start()
 
 
 def test_alone_nothing_is_asked_of_the_network():
-  processes.start(processes=1)
-  processes.start()
+  start_up.start(processes=1)
+  start_up.start()
   assert processes.exchange("x", 3) == [3] and processes.deal("x", [4]) == [4]
   assert processes.from_main("x", lambda: 5) == 5 and processes.share(6) == slice(0, 6)
-  assert not processes.fail("nobody hears it")
-  processes.finish()
+  assert not start_up.fail("nobody hears it")
+  start_up.finish()
   assert roll_call.PROBES * roll_call.BETWEEN + roll_call.IDLE < 60
 
 

@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from experiments.commands.start_up import AbsentError
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.parallel.start_up import AbsentError
 
 # A host that lost power closes no connection: its silence ends it after IDLE + PROBES * BETWEEN s.
 IDLE, BETWEEN, PROBES = 10, 5, 5

@@ -15,7 +15,7 @@ from jaxrl_llm.config import ConfigError
 from jaxrl_llm.parallel import jax_private
 
 if TYPE_CHECKING:  # a run of one process calls no roll
-  from jaxrl_llm.parallel.roll_call import RollCall
+  from experiments.commands.roll_call import RollCall
 
 WAIT = 300.0  # seconds in which all processes must have come
 # A process that died is noticed by the roll call; JAX's own, slower check is the second net.
@@ -68,7 +68,7 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
   place = _place_of_flags(coordinator, processes, process) or _launched(wait)
   if place is None or place.count == 1:
     return
-  from jaxrl_llm.parallel.roll_call import RollCall
+  from experiments.commands.roll_call import RollCall
   roll_call = RollCall(_roll_call_address(place.coordinator), place.count, place.index,
                        functools.partial(_end_process, place.index))
   roll_call.begin(wait)

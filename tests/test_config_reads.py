@@ -23,7 +23,6 @@ from jaxrl_llm.fields import option
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.objective import advantages, aggregation, correction, estimators, terms
 from jaxrl_llm.objective.loss import policy_loss
-from jaxrl_llm.reporting import metric_writers
 from jaxrl_llm.rollouts.server import ServerSampler, weights
 from jaxrl_llm.rollouts.tools import PythonSandbox, make_tool
 from jaxrl_llm.runs import trainer
@@ -209,14 +208,6 @@ def call_demonstrations(folder):
     demonstrating(cfg.warm_start, cfg.task, cfg.rollout, 0, None)
 
 
-def call_writers(folder, monkeypatch):
-  """Begins a run of each service, with a stand-in for its client."""
-  client = types.SimpleNamespace(init=lambda **_: None)
-  for name in ("wandb", "trackio"):
-    monkeypatch.setitem(sys.modules, name, client)
-    metric_writers.Copies(config_lib.WriterConfig(name), folder, {})
-
-
 def call_tools():
   """Starts the sandbox."""
   tool = registry.TOOLS.filled(config_lib.ToolConfig("python"))
@@ -320,7 +311,6 @@ def test_every_key_is_read_by_something(tmp_path, monkeypatch):
     call_models()
     call_tasks(tmp_path, monkeypatch)
     call_demonstrations(tmp_path)
-    call_writers(tmp_path, monkeypatch)
     call_tools()
     build()
     train(tmp_path)

@@ -4,7 +4,8 @@ import keyword
 import os
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -19,8 +20,9 @@ LATEX = (r"(?:abla|atural|cong|e|earrow|eg|eq|ew(?:line|page|command)|exists|geq
          r"|o(?:break|indent|limits|number|rm|rmalsize|t|tin)|parallel|prec|sim|subseteq|succ|u"
          r"|warrow)(?![a-z])")
 BREAK, TAB = re.compile(rf"(?<!\\)(?:\\r)?\\n(?!{LATEX})"), re.compile(r"(?<!\\)\\t(?![A-Za-z])")
-# Tasks that are plugins of this repository: a flag that names one loads it.
-TASKS = {"countdown": "experiments.tasks.countdown"}
+# Methods that are plugins of this repository: a flag that names one brings its plugin.
+PLUGINS = {"task.name": {"countdown": "experiments.tasks.countdown"},
+           "writer.name": dict.fromkeys(("wandb", "trackio"), "experiments.writers.online")}
 FOLDER = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/[^/]+)+/?")  # in a bucket
 
 
@@ -37,8 +39,8 @@ def parse(arguments: list[str]) -> list[str]:
   if path is not None and not os.path.isfile(path):
     raise ConfigError(f"--config={path}: no file there. Fix: --config=configs/quickstart.py, or "
                       "another file that has get_config().")
-  load_plugins(tuple(plugin for name, plugin in TASKS.items()
-                     if f"--config.task.name={name}" in arguments))
+  settings = (text.removeprefix("--config.").partition("=") for text in arguments)
+  load_plugins(plugins_of({key: value for key, _, value in settings}))
   verbosity = logging.get_verbosity()
   logging.set_verbosity(logging.ERROR)  # ml_collections warns of None, which is refused here
   try:
@@ -80,9 +82,9 @@ def config_of(flag, check: Callable | None = None) -> Config:
   from ml_collections import config_flags  # here: some commands have no config
 
   overrides = config_flags.get_override_values(flags.FLAGS["config"])
+  if own := plugins_of(overrides):
+    flag.value.plugins = tuple(dict.fromkeys([*plugin_names(flag.value.get("plugins")), *own]))
   if "task.name" in overrides:
-    if plugin := TASKS.get(str(overrides["task.name"])):
-      flag.value.plugins = tuple(dict.fromkeys([*plugin_names(flag.value.get("plugins")), plugin]))
     load_plugins(flag.value.get("plugins"))  # which may register the task
   if unset := convert.without_foreign(flag.value, overrides, "task"):
     logging.warning("task.name = %r does not read %s, which --config sets for another task: unset",
@@ -97,6 +99,12 @@ def config_of(flag, check: Callable | None = None) -> Config:
       check(cfg)
   problems.refuse()
   return cfg
+
+
+def plugins_of(values: Mapping[str, Any]) -> tuple[str, ...]:
+  """Returns this repository's plugins that values of keys name methods of."""
+  return tuple(table[name] for key, table in PLUGINS.items()
+               for name in str(values.get(key, "")).split(",") if name in table)
 
 
 def with_breaks(value):

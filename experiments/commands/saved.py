@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 
+from experiments.commands.command_flags import PLUGINS
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
   Config,
@@ -32,7 +33,8 @@ OF_RUN = "run"  # in --plugins: the plugins that the run's config names
 def permit(content: dict, plugins: str, path: Path) -> None:
   """Refuses a run's config that names plugins which the flag --plugins does not name.
 
-  To import a plugin is to run its code, and a run's folder may come from elsewhere.
+  To import a plugin is to run its code, and a run's folder may come from elsewhere. Those that flags
+  bring are this repository's.
 
   Args:
     content: of `read_saved`.
@@ -43,7 +45,8 @@ def permit(content: dict, plugins: str, path: Path) -> None:
     ConfigError: naming the files and the flag.
   """
   allowed, requested = plugin_names(plugins), plugin_names(content.get("plugins"))
-  foreign = [name for name in requested if name not in allowed]
+  ours = {plugin for table in PLUGINS.values() for plugin in table.values()}
+  foreign = [name for name in requested if name not in ours.union(allowed)]
   if foreign and OF_RUN not in allowed:
     raise ConfigError(f"{path}: the run names the plugins {', '.join(foreign)}, whose code would "
                       f"run here. Fix: --plugins={OF_RUN}, if you trust them.")

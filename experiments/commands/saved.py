@@ -33,8 +33,8 @@ OF_RUN = "run"  # in --plugins: the plugins that the run's config names
 def permit(content: dict, plugins: str, path: Path) -> None:
   """Refuses a run's config that names plugins which the flag --plugins does not name.
 
-  To import a plugin is to run its code, and a run's folder may come from elsewhere. Those that flags
-  bring are this repository's.
+  To import a plugin is to run its code, and a run's folder may come from elsewhere. Those that
+  flags bring are this repository's.
 
   Args:
     content: of `read_saved`.

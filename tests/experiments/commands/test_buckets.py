@@ -13,10 +13,11 @@ import bucket_stub
 import numpy as np
 import pytest
 
+from experiments.commands.buckets import lease, paths
+from experiments.commands.buckets.paths import BucketPath
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.reporting.writers import MetricsWriter
-from jaxrl_llm.store import buckets, checkpoints, folders, lease, lock
-from jaxrl_llm.store.buckets import BucketPath
+from jaxrl_llm.store import checkpoints, folders, lock
 
 
 @pytest.fixture
@@ -26,8 +27,8 @@ def serve(monkeypatch, request):
     server = bucket_stub.Bucket(conditional)
     monkeypatch.setenv(bucket_stub.VARIABLE, server.address)
     monkeypatch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")  # looks for no credentials
-    buckets.forget()
-    request.addfinalizer(buckets.forget)
+    paths.forget()
+    request.addfinalizer(paths.forget)
     return server
 
   return start
@@ -102,11 +103,11 @@ def test_a_bucket_that_does_not_answer_ends_in_one_line(monkeypatch):
   with socket.create_server(("localhost", 0)) as server:  # takes connections, and says nothing
     monkeypatch.setenv(bucket_stub.VARIABLE, f"http://localhost:{server.getsockname()[1]}")
     monkeypatch.setenv("GOOGLE_AUTH_TOKEN_FOR_TESTING", "none")
-    monkeypatch.setattr(buckets, "FIRST_ANSWER", 0.2)
-    buckets.forget()
+    monkeypatch.setattr(paths, "FIRST_ANSWER", 0.2)
+    paths.forget()
     with pytest.raises(OSError, match=r"no answer within 0\.2 s\. Fix: the name of") as error:
       BucketPath("gs://test-runs/run").exists()
-  buckets.forget()
+  paths.forget()
   assert "gs://test-runs" in str(error.value) and "\n" not in str(error.value)
 
 
@@ -162,8 +163,8 @@ def test_a_second_trainer_is_refused_and_a_released_folder_is_free(run_folder):
 
 def test_a_dead_process_of_this_machine_holds_nothing(run_folder, monkeypatch):
   code = ("import os, sys; sys.path.insert(0, sys.argv[1])\n"
-          "from jaxrl_llm.store import buckets, lease\n"
-          f"lease.Lease(buckets.BucketPath('{run_folder}/lock')); os._exit(0)")
+          "from experiments.commands.buckets import lease, paths\n"
+          f"lease.Lease(paths.BucketPath('{run_folder}/lock')); os._exit(0)")
   subprocess.run([sys.executable, "-c", code, os.getcwd()], check=True)
   assert not json.loads((run_folder / "lock").read_text())["released"]
 

@@ -15,7 +15,7 @@ import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl_llm.store import buckets
+from experiments.commands.buckets import paths
 
 EVERY = 15.0  # seconds between two versions
 VOID = 60.0  # seconds without a new version after which the holder counts as gone
@@ -56,7 +56,7 @@ class Lease:
     HeldError: a living trainer has it.
   """
 
-  def __init__(self, path: buckets.BucketPath):
+  def __init__(self, path: paths.BucketPath):
     self._path, self._token, self._machine = path, uuid.uuid4().hex, _machine()
     self._guard, self._ended = threading.Lock(), threading.Event()
     self._lost: str | None = None
@@ -65,7 +65,7 @@ class Lease:
       _wait_for_end(path, previous, generation)
     try:
       self._generation = self._write(generation)
-    except buckets.LostError:
+    except paths.LostError:
       holder, _ = _read(path)
       raise HeldError(holder.name if holder else "another process") from None
     threading.Thread(target=self._renew_again, daemon=True).start()
@@ -99,7 +99,7 @@ class Lease:
         return
       try:
         self._generation = self._write(self._generation)
-      except buckets.LostError:
+      except paths.LostError:
         holder, self._generation = _read(self._path)
         if holder is None or holder.token != self._token:  # else: ours, whose answer got lost
           self._lost = holder.name if holder else "nobody"
@@ -110,12 +110,12 @@ class Lease:
                     os.getpid(), _start_time(os.getpid()), released,
                     time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     text = json.dumps(holder._asdict()) + "\n"
-    generation = buckets.write(self._path, text.encode(), generation)
+    generation = paths.write(self._path, text.encode(), generation)
     self._last = begun
     return generation
 
 
-def _wait_for_end(path: buckets.BucketPath, holder: Holder, generation: bytes) -> None:
+def _wait_for_end(path: paths.BucketPath, holder: Holder, generation: bytes) -> None:
   """Returns when the holder is gone.
 
   Raises:
@@ -135,9 +135,9 @@ def _wait_for_end(path: buckets.BucketPath, holder: Holder, generation: bytes) -
       raise HeldError(now.name)
 
 
-def _read(path: buckets.BucketPath) -> tuple[Holder | None, bytes]:
+def _read(path: paths.BucketPath) -> tuple[Holder | None, bytes]:
   """Returns (holder, generation); None if there is none, or none that can be read."""
-  content, generation = buckets.read(path)
+  content, generation = paths.read(path)
   try:
     values: dict[str, Any] = json.loads(content or b"")
     return Holder(**values), generation

@@ -9,9 +9,9 @@ from typing import Any
 
 import orbax.checkpoint as ocp
 
+from experiments.commands.buckets.paths import BucketPath
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import folders
-from jaxrl_llm.store.buckets import BucketPath
 
 COMPLETE = "commit_success.txt"
 ENTRY = "default"  # the folder that Orbax's manager gives a tree

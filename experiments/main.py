@@ -23,6 +23,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from experiments.commands import command_flags, command_line
+from experiments.report import OBSERVERS
 from jaxrl_llm.runs import trainer
 
 # Unknown keys and wrong types pass here, because the messages of `from_dict` name range and fix.
@@ -34,7 +35,7 @@ _WORKDIR = flags.DEFINE_string(
 
 
 def main():
-  trainer.run(command_flags.config_of(_CONFIG, trainer.check), _WORKDIR.value)
+  trainer.run(command_flags.config_of(_CONFIG, trainer.check), _WORKDIR.value, OBSERVERS)
 
 
 if __name__ == "__main__":

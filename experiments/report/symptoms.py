@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from jaxrl_llm.rollouts.next_token import Draw
-from jaxrl_llm.runs.evaluate import sample_rows
+from jaxrl_llm.runs.evaluate import Evaluation, sample_rows
+from jaxrl_llm.runs.observers import Observed, Observer
 from jaxrl_llm.runs.rollout_batch import RolloutBatch, iteration_key, prompt_batch
 from jaxrl_llm.runs.verdicts import Verdicts, verify
 from jaxrl_llm.types import STOP_TOKEN, Params, Rollout, Sampling
@@ -125,6 +127,30 @@ class Symptoms:
                        rule.fix)
 
 
+class Signs(Observer):
+  """Says at the start what the policy writes, and then looks at each iteration, in process 0."""
+
+  def __init__(self, run: Observed):
+    super().__init__(run)
+    self._says = run.loop.schedule.warnings
+    self._symptoms = Symptoms(run.loop.learner.model.config.vocab_size, RULES if self._says else {})
+    self._sampled: tuple[Facts, str] = ({}, "")
+
+  def evaluated(self, iteration: int, params: Params, evaluation: Evaluation) -> None:
+    """Samples some completions of the warm start."""
+    del evaluation
+    if not iteration and self._says:
+      tqdm.write(at_start(self.run.heldout, self.run.loop.source.sampler, params))
+
+  def sampled(self, iteration: int, batch: RolloutBatch) -> None:
+    del iteration
+    self._sampled = facts(batch.verdicts, batch.host), (batch.verdicts.texts or [""])[0]
+
+  def written(self, iteration: int, values: dict[str, float]) -> None:
+    batch_facts, text = self._sampled
+    self._symptoms.look(iteration, values | batch_facts, text)
+
+
 def facts(verdicts: Verdicts, rollout: Rollout) -> Facts:
   """Returns of rows on the host the smallest and largest reward, NaN where none is kept, the share
   that a stop token ended, and the share without an answer, 0 where verdicts do not say.
@@ -135,11 +161,6 @@ def facts(verdicts: Verdicts, rollout: Rollout) -> Facts:
           "highest": float(kept_rewards.max()) if len(kept_rewards) else math.nan,
           "stopped": float(np.mean(np.asarray(rollout.stop_reason) == STOP_TOKEN)),
           "missing": rungs.count(MISSING) / max(1, len(rungs))}
-
-
-def of_batch(batch: RolloutBatch) -> tuple[Facts, str]:
-  """Returns the facts of a batch's rows, and one completion."""
-  return facts(batch.verdicts, batch.host), (batch.verdicts.texts or [""])[0]
 
 
 def at_start(heldout: EvaluationSet, sampler: Sampler, params: Params) -> str:

@@ -8,9 +8,10 @@ import math
 import pytest
 import tiny
 
+from experiments.report import OBSERVERS, symptoms
+from experiments.report.symptoms import RULES, Absent, Rule, Symptoms
 from jaxrl_llm.config import from_dict
-from jaxrl_llm.runs import symptoms, trainer
-from jaxrl_llm.runs.symptoms import RULES, Absent, Rule, Symptoms
+from jaxrl_llm.runs import trainer
 
 VOCABULARY = 100
 HEALTHY = {"lowest": 0.0, "highest": 1.0, "missing": 0.2, "stopped": 0.9, "rollout/truncated": 0.1,
@@ -76,7 +77,7 @@ def test_files_are_the_same_to_the_byte_with_and_without(tmp_path, monkeypatch, 
   def files(name: str, warnings: str) -> dict:
     config = tiny.get_config()
     config.iterations, config.warnings = 4, warnings
-    trainer.run(from_dict(config), tmp_path / name)
+    trainer.run(from_dict(config), tmp_path / name, OBSERVERS)
     folder = tmp_path / name
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     lines = [{key: x for key, x in line.items() if not key.startswith("time/")} for line in lines]

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, PercentFormatter
 
+from experiments.report.summaries import ACCURACY, HELDOUT, score_of, set_accuracies
 from jaxrl_llm.reporting.reader import RunFolder
 from jaxrl_llm.reporting.summary import QUANTILES
-from jaxrl_llm.reporting.tables import ACCURACY, HELDOUT, score_of, set_accuracies
 
 # The palette of Okabe and Ito, which colour-blind readers can distinguish, and two more.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5195", "#4d4d4d")

@@ -4,10 +4,9 @@ import types
 
 import pytest
 
-from jaxrl_llm.reporting import html
-from jaxrl_llm.runs import progress
+from experiments.report import html, report
 from jaxrl_llm.runs.evaluate import Evaluation
-from jaxrl_llm.runs.progress import Progress
+from jaxrl_llm.runs.observers import Observed, Observers
 
 EVALUATION = Evaluation([], None, [], None, {"eval/accuracy": 0.5})
 
@@ -24,7 +23,7 @@ class Clock:
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-  """A Progress whose refresh takes 2 seconds; (progress, clock, what was written)."""
+  """A Report whose refresh takes 2 seconds; (report, clock, what was written)."""
   clock, written = Clock(), []
 
   def write(folder, status="running"):
@@ -32,12 +31,18 @@ def made(tmp_path, monkeypatch):
     written.append(status)
     return str(folder / "report.html")
 
-  monkeypatch.setattr(progress, "time", clock)
+  monkeypatch.setattr(report, "time", clock)
   monkeypatch.setattr(html, "write_report", write)
-  monkeypatch.setattr(progress.evaluate, "samples", lambda *_: [])
+  monkeypatch.setattr(report, "samples_of", lambda *_: [])
   asked = types.SimpleNamespace(task=types.SimpleNamespace(tokenizer=None), problems=[])
   loop = types.SimpleNamespace(schedule=types.SimpleNamespace(iterations=1000), learner=None)
-  return Progress(loop, asked, lambda: None, tmp_path), clock, written
+  run = Observed(loop, asked, lambda: None, tmp_path)
+  return report.Report(run), clock, written
+
+
+def of_run(shown) -> Observers:
+  """The observers of a run that a report alone observes."""
+  return Observers(shown.run, [lambda _: shown])
 
 
 def share(made, evaluations=400) -> float:
@@ -54,7 +59,7 @@ def test_refreshes_take_a_twentieth_of_the_time(made):
 
 
 def test_a_refresh_at_each_evaluation_would_take_more(made, monkeypatch):
-  monkeypatch.setattr(progress, "SPACING", 0)
+  monkeypatch.setattr(report, "SPACING", 0)
   assert share(made) > 0.5
 
 
@@ -64,7 +69,7 @@ def test_the_completions_before_are_those_of_the_first_evaluation(made, monkeypa
   def unexpected(*_):
     raise AssertionError("an evaluation that the run does not make anyway")
 
-  monkeypatch.setattr(progress.evaluate, "evaluate", unexpected)
+  monkeypatch.setattr(report.evaluate, "evaluate", unexpected)
   shown.evaluated(0, None, EVALUATION)
   assert shown._before is EVALUATION
 
@@ -74,14 +79,14 @@ def test_the_first_report_waits_for_the_first_iteration(made):
   shown.evaluated(0, None, EVALUATION)
   assert not written  # the plots' import would stand before the first iteration
   for _ in range(2):
-    shown.first_report()
+    shown.rested()
   assert written == ["running"]
 
 
 def test_a_resumed_run_has_no_first_report(made, monkeypatch):
   shown, _, written = made
   monkeypatch.setattr(shown, "_evaluate", lambda params: EVALUATION)
-  shown.first_report()
+  shown.rested()
   assert not written
   shown.evaluated(5, None, EVALUATION)
   assert written == ["running"]
@@ -90,10 +95,10 @@ def test_a_resumed_run_has_no_first_report(made, monkeypatch):
 def test_an_interruption_is_written_and_passed_on(made):
   shown, _, written = made
   for error in (KeyboardInterrupt(), SystemExit(143), RuntimeError("loss = nan")):
-    with pytest.raises(type(error)) as raised, shown.until_interrupted():
+    with pytest.raises(type(error)) as raised, of_run(shown).until_interrupted():
       raise error
     assert raised.value is error and written.pop() == f"interrupted by {type(error).__name__}"
-  with shown.until_interrupted():
+  with of_run(shown).until_interrupted():
     pass
   assert not written
 
@@ -106,7 +111,7 @@ def test_a_report_that_fails_warns_and_hides_no_error(made, monkeypatch, caplog)
 
   monkeypatch.setattr(html, "write_report", fail)
   shown.evaluated(0, None, EVALUATION)
-  shown.first_report()
+  shown.rested()
   assert "disk full" in caplog.text
-  with pytest.raises(KeyError, match="the cause"), shown.until_interrupted():
+  with pytest.raises(KeyError, match="the cause"), of_run(shown).until_interrupted():
     raise KeyError("the cause")

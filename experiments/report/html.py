@@ -15,12 +15,14 @@ from typing import Any
 
 import jinja2
 
+from experiments.report import strips
+from experiments.report.summaries import headline, summary_rows
 from jaxrl_llm.config import Config, ConfigError, fill, from_dict, to_dict
 from jaxrl_llm.late import loaded
 from jaxrl_llm.registry import TASKS, Choice
-from jaxrl_llm.reporting import glossary, strips
+from jaxrl_llm.reporting import glossary
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_json, read_run
-from jaxrl_llm.reporting.tables import MISSING, headline, summary_rows
+from jaxrl_llm.reporting.tables import MISSING
 from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.store.folders import path_of
 
@@ -82,7 +84,7 @@ def write_report(workdir: str | os.PathLike, status: str = "running") -> str:
   settings = {"All keys": run.config, "Environment": run.environment}
   last_iteration = run.metrics[-1]["iteration"] if run.metrics else MISSING
   names = [_name(run.config, section) for section in ("estimator", "advantage", "task")]
-  from jaxrl_llm.reporting import plots  # matplotlib, which a run needs only here
+  from experiments.report import plots  # matplotlib, which a run needs only here
 
   curves = io.BytesIO()
   plots.plot_run(run, curves)
@@ -241,7 +243,7 @@ def _text(value) -> str:
 
 
 _TEMPLATES = jinja2.Environment(
-    loader=jinja2.PackageLoader("jaxrl_llm.reporting"),
+    loader=jinja2.PackageLoader("experiments.report"),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,

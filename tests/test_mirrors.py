@@ -18,7 +18,6 @@ COVERED = {
     "method_numbers.py": "test_config.py",
     "lab/arena/policies.py": "experiments/tables_lib/arena/test_checks.py",
     "lab/arena/tasks.py": "experiments/tables_lib/arena/test_checks.py",
-    "lab/method_text.py": "experiments/tables_lib/test_compare.py",
     "models/hf/export_weights.py": "models/hf/test_hf_parity.py",
     "models/hf/extra_tensors.py": "models/hf/test_hf_parity.py",
     "models/hf/gguf_tokenizer.py": "models/hf/test_gguf.py",
@@ -54,6 +53,7 @@ COVERED = {
     "experiments/tables_lib/benchmark": "experiments/tables_lib/benchmark/test_benchmark.py",
     "experiments/tables_lib/exact": "experiments/tables_lib/exact/test_exact_command.py",
     "experiments/tables_lib/generators.py": "experiments/papers/tvm/test_search.py",
+    "experiments/tables_lib/method_text.py": "experiments/tables_lib/test_compare.py",
     "experiments/tables_lib/sweep_cells.py": "experiments/tables_lib/test_sweeps.py",
     "experiments/papers": "experiments/papers/test_pages.py",
 }

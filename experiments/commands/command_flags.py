@@ -5,11 +5,11 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 from absl import flags, logging
 
-from jaxrl_llm.config import Config, ConfigError, convert, load_plugins
+from jaxrl_llm.config import Config, ConfigError, convert, keys, load_plugins
 from jaxrl_llm.config.plugins import names as plugin_names
 from jaxrl_llm.fields import Problems, shown
 from jaxrl_llm.store import folders
@@ -86,7 +86,7 @@ def config_of(flag, check: Callable | None = None) -> Config:
     flag.value.plugins = tuple(dict.fromkeys([*plugin_names(flag.value.get("plugins")), *own]))
   if "task.name" in overrides:
     load_plugins(flag.value.get("plugins"))  # which may register the task
-  if unset := convert.without_foreign(flag.value, overrides, "task"):
+  if unset := without_foreign(flag.value, overrides, "task"):
     logging.warning("task.name = %r does not read %s, which --config sets for another task: unset",
                     flag.value.task.name, ", ".join(unset))
   for key in overrides:
@@ -105,6 +105,45 @@ def plugins_of(values: Mapping[str, Any]) -> tuple[str, ...]:
   """Returns this repository's plugins that values of keys name methods of."""
   return tuple(table[name] for key, table in PLUGINS.items()
                for name in str(values.get(key, "")).split(",") if name in table)
+
+
+def without_foreign(values, overrides, section: str) -> list[str]:
+  """Unsets the hyperparameters in a section that only other methods than the chosen one read.
+
+  A config file chooses a task with its hyperparameters; a flag that chooses another task leaves
+  these without a reader.
+
+  Args:
+    values: ConfigDict of a file with flags applied; it is changed.
+    overrides: full keys that flags set. Their values stay, and are refused where nothing reads
+      them.
+    section: such as "task".
+
+  Returns:
+    the full keys that were unset.
+  """
+  table = get_type_hints(Config)[section].table
+  if f"{section}.name" not in overrides or values[section].get("name") not in table:
+    return []
+  numbers = table[values[section]["name"]].defaults
+  foreign = [key for key, value in values[section].items()
+             if key not in numbers and table.readers(key) and f"{section}.{key}" not in overrides
+             and not any(name.startswith(f"{section}.{key}.") for name in overrides)
+             and _is_set(value)]
+  for key in foreign:
+    value = values[section][key]
+    for name in (value if hasattr(value, "items") else ()):
+      value[name] = None
+    if not hasattr(value, "items"):
+      values[section][key] = None
+  return [f"{section}.{key}" for key in foreign]
+
+
+def _is_set(value) -> bool:
+  """Returns whether a value, or a key of a section, is set."""
+  if hasattr(value, "items"):
+    return any(inner is not None for inner in value.values())
+  return value is not None
 
 
 def with_breaks(value):
@@ -147,10 +186,33 @@ def _unknown_section(arguments: Sequence[str], error: KeyError) -> str:
   if lookup := re.search(r"Attempting to lookup: ([\w.]+)", name):  # a key in one that has a value
     name = full = lookup[1]
   nearest = re.match(r'Did you mean "(\w+)"', " ".join(hint))
-  text = convert.section_hint(section, full) or (
+  text = section_hint(section, full) or (
       f"; nearest known key: {nearest[1]}" if nearest else "")
   fix = "" if "Fix: " in text else ". Fix: a key of `python -m jaxrl_llm.config --all`."
   return f"unknown key: {name[:300]}{text}{fix}"
+
+
+def section_hint(name: str, full: str) -> str:
+  """Returns a hint for a name that is no section: the keys and values that have it.
+
+  Args:
+    name: of the unknown section, such as lora.
+    full: the key that contains it, such as parameters.lora.rank.
+  """
+  all_keys, other = keys(), convert.OTHERS.get(full.rsplit(".", 1)[-1])
+  if other:
+    return f"; nearest known key: {other}. Fix: --config.{other}=..."
+  near = [key for key in all_keys if name in key.rsplit(".", 1)[-1].split("_")]
+  near += [key for key in all_keys if f".{name}." in f".{key}." and key not in near]
+  prefix = full.partition(f"{name}.")[0]
+  first = [key for key in near if prefix and key.startswith(prefix)] or near
+  leaf = full.rsplit(".", 1)[-1]
+  best = [key for key in first if key.endswith(f"_{leaf}")]
+  if not first:
+    return ""
+  section = first[0].rsplit(".", 1)[0]
+  return (f"; section {section!r} has {', '.join(first[:4])}. Fix: --config."
+          f"{(best or first)[0]}=..., or another of them")
 
 
 def _causes(error: BaseException) -> list[BaseException]:

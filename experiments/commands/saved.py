@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 
+from experiments.commands import peft
 from experiments.commands.command_flags import PLUGINS
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
@@ -191,7 +192,7 @@ def export_adapter(workdir: str | Path, out: str | Path, which: str | int = "lat
   Raises:
     ConfigError: the run trains more than adapters, which the format does not hold; another dtype
       than float32.
-    TornCheckpointsError, CheckpointError: as `restore_start` and `hf.save_adapter`.
+    TornCheckpointsError, CheckpointError: as `restore_start` and `peft.save_adapter`.
   """
   cfg, _, learner = build_learner(workdir, plugins=plugins)
   p = cfg.parameters
@@ -206,6 +207,6 @@ def export_adapter(workdir: str | Path, out: str | Path, which: str | int = "lat
   if dtype != "float32":
     raise ConfigError(f"--dtype={dtype}: an adapter is stored in float32. Fix: leave --dtype out.")
   iteration, start = restore_start(cfg, learner, workdir, which)
-  hf.save_adapter(out, learner.model, start.params["lora"], rank=p.lora_rank, alpha=p.lora_alpha,
+  peft.save_adapter(out, learner.model, start.params["lora"], rank=p.lora_rank, alpha=p.lora_alpha,
                     base=cfg.pretrained)
   return iteration

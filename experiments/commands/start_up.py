@@ -10,13 +10,14 @@ import time
 from typing import TYPE_CHECKING
 
 import jax
+from jax._src import clusters
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.parallel import jax_private
 
 if TYPE_CHECKING:  # a run of one process calls no roll
   from experiments.commands.roll_call import RollCall
 
+Distributed = tuple[str | None, int | None, int | None, list[int] | None]
 WAIT = 300.0  # seconds in which all processes must have come
 # A process that died is noticed by the roll call; JAX's own, slower check is the second net.
 HEARTBEAT = 50  # seconds
@@ -143,7 +144,7 @@ def _place_of_flags(coordinator: str | None, processes: int | None,
 def _launched(wait: float) -> Place | None:
   """Returns the place that an engine gave this process; None if none launched it."""
   try:
-    place = Place(*jax_private.launched_place(os.environ.get("JAX_COORDINATOR_ADDRESS"), int(wait)))
+    place = Place(*_launched_place(os.environ.get("JAX_COORDINATOR_ADDRESS"), int(wait)))
   except (KeyError, ValueError, IndexError) as error:
     raise ConfigError(
         "the variables of the engine that launched this process do not say where it stands "
@@ -159,6 +160,23 @@ def _launched(wait: float) -> Place | None:
   # there.
   single_process = re.fullmatch(r"1(\(x\d+\))?", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
   return dataclasses.replace(place, devices=None) if single_process else place
+
+
+def _launched_place(coordinator: str | None, seconds: int) -> Distributed:
+  """Returns what an engine (Cloud TPU, SLURM, Kubernetes, Open MPI) says of this process.
+
+  `jax.distributed.initialize` asks the same, but then waits without saying for whom.
+
+  Args:
+    coordinator: host:port of process 0, if it is known.
+    seconds: to wait for an answer.
+
+  Returns:
+    (coordinator, number of processes, index of this one, numbers of its local devices), None where
+    nothing launched it.
+  """
+  return clusters.ClusterEnv.auto_detect_unset_distributed_params(
+      coordinator, None, None, None, None, seconds)
 
 
 def _roll_call_address(coordinator: str) -> str:

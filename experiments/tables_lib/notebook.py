@@ -15,7 +15,7 @@ from typing import Any
 
 from IPython.display import HTML, Image, Markdown, display
 
-from experiments.commands import cache
+from experiments.commands import cache, disk
 from experiments.report import OBSERVERS
 from experiments.tables_lib import arena, plots
 from experiments.tables_lib.checkout import ROOT, SIZES, checkout_env, fast, fresh
@@ -68,8 +68,9 @@ def run(config, name: str) -> Path:
   """
   folder = fresh(name)
   try:
-    trainer.run(from_dict(sized(config)), folder, OBSERVERS)
-  except (ConfigError, OSError, *trainer.RUN_ERRORS) as error:
+    with disk.named(folder):
+      trainer.run(from_dict(sized(config)), folder, OBSERVERS)
+  except (ConfigError, OSError, disk.DiskError, *trainer.RUN_ERRORS) as error:
     sys.exit(f"error: {error}")
   return folder
 

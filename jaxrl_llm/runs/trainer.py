@@ -23,7 +23,7 @@ from jaxrl_llm.runs.outputs import Outputs, RunRecords
 from jaxrl_llm.runs.phases import Clock
 from jaxrl_llm.runs.rollout_batch import DriedUpError
 from jaxrl_llm.runs.run_state import RunState, abstract_saved, first_state, restored_state
-from jaxrl_llm.store import disk, folders, lock, signals, workdir
+from jaxrl_llm.store import folders, lock, signals, workdir
 from jaxrl_llm.store.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.store.signals import Signals
 from jaxrl_llm.training.columns import REFERENCE
@@ -38,8 +38,8 @@ from jaxrl_llm.wiring.warm_start import warm_start
 # Final outcomes of a run: the same command would end there again.
 EARLY_ENDS = (NonFiniteError, DriedUpError)
 # Errors that end a run with a message instead of a traceback.
-RUN_ERRORS = (*EARLY_ENDS, TornCheckpointsError, CheckpointError, reader.RunError, disk.DiskError,
-              ServerError, lock.MovedError)
+RUN_ERRORS = (*EARLY_ENDS, TornCheckpointsError, CheckpointError, reader.RunError, ServerError,
+              lock.MovedError)
 
 
 class OutputSettings(NamedTuple):
@@ -79,7 +79,6 @@ def run(cfg: Config, directory: str | Path,
     ConfigError: before anything compiles; also if another process trains in `directory`.
     CheckpointError: the weights of `pretrained` cannot be read.
     TornCheckpointsError: something that the run saved cannot be read.
-    DiskError: there is no room to write.
     MovedError: the folder was moved away meanwhile.
     NonFiniteError: naming iteration and optimizer step.
     ServerError: the rollout server cannot be used, or was away for too long.
@@ -108,7 +107,7 @@ def run(cfg: Config, directory: str | Path,
   with contextlib.closing(sampler):
     sets = evaluation_sets.make_sets(cfg, task, needed=False)
     evaluation_sets.leave_out(task, sets)
-    with disk.named(directory), _lock(directory), signals.handled() as received:
+    with _lock(directory), signals.handled() as received:
       folder = folders.path_of(processes.from_main("workdir", claimed))
       settings = OutputSettings(folder, sets, cfg.writer, cfg.checkpoint, cfg.evaluation.patience,
                                 to_dict(cfg), observers)

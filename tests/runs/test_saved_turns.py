@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.report import html, report
+from experiments.tables_lib.replay import frozen
 from jaxrl_llm.config import RolloutConfig
-from jaxrl_llm.lab.replay import frozen
 from jaxrl_llm.reporting import writers
 from jaxrl_llm.reporting.reader import RunError, RunFolder
 from jaxrl_llm.runs import evaluate

@@ -15,12 +15,10 @@ from flax.traverse_util import flatten_dict
 
 from jaxrl_llm import parallel
 from jaxrl_llm.models.hf.errors import CheckpointError
+from jaxrl_llm.models.hf.import_adapters import CONFIG, PREFIX, WEIGHTS
 from jaxrl_llm.models.hf.safetensors_files import write_tensors
 from jaxrl_llm.models.hf.tensor_names import tensor_table
 from jaxrl_llm.models.transformer import Model
-
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-PREFIX = "base_model.model."
 
 
 def save_adapter(path: str | Path, model: Model, adapters, *, rank: int, alpha: float,

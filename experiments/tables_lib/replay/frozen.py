@@ -1,6 +1,5 @@
 """Saved rollouts of a run, read back as arrays."""
 
-import dataclasses
 from collections.abc import Set
 from typing import Any
 
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_llm.config import RolloutConfig
+from jaxrl_llm.lab.replay.replay import Frozen
 from jaxrl_llm.reporting.reader import COPY, RunError, RunFolder, rollout_path
 from jaxrl_llm.reporting.token_columns import LISTS
 from jaxrl_llm.types import Rollout
@@ -22,23 +22,6 @@ PER_ROW = {
 }
 OTHER_KEYS = {"policy_step", "trained_reward", "keep"}
 TURN_KEYS = {"turn_id", "void"}  # only in runs with an environment
-
-
-@dataclasses.dataclass(frozen=True)
-class Frozen:
-  """The rows of one iteration.
-
-  Attributes:
-    rollout: B rows, groups contiguous.
-    rewards: [B] f32, as trained on.
-    keep: [B] bool.
-    anchor_log_probs: [B, L] f32; the behavior's if the run recorded no anchor.
-  """
-
-  rollout: Rollout
-  rewards: np.ndarray
-  keep: np.ndarray
-  anchor_log_probs: np.ndarray
 
 
 def load(run: RunFolder, iteration: int, rollout: RolloutConfig, pad_id: int) -> Frozen:

@@ -13,9 +13,9 @@ from flax.traverse_util import flatten_dict
 from safetensors.numpy import save_file
 from suites import quick_for
 
+from experiments.commands import peft
 from jaxrl_llm.config import ParametersConfig
 from jaxrl_llm.models import hf, trainable
-from jaxrl_llm.models.hf import peft
 from jaxrl_llm.models.hf.safetensors_files import write_tensors
 
 LORA = ParametersConfig("lora", lora_rank=3, lora_alpha=12.0)

@@ -54,7 +54,7 @@ def phase(cells: Sequence[Cell], path=None, title: str = "") -> Picture:
   figure.suptitle(title or f"{setting['task']}, completions of {setting['length']} tokens: return, "
                   f"and share of {runs}", fontsize=10)
   figure.supxlabel("step size", fontsize=9)
-  figure.supylabel("staleness of the completions, iterations", fontsize=9)
+  figure.supylabel("staleness, iterations", fontsize=9)
   if path is not None:
     figure.savefig(path, format="png", dpi=130, pil_kwargs={"optimize": True})
   return figure

@@ -18,6 +18,7 @@ from jaxrl_llm.reporting.tables import markdown_table
 
 METHODS = {"cispo": "CISPO", "minpro": "MinPRO", "ctpo": "CTPO", "gspo": "GSPO",
            "none": "no ratio", "seq_is": "full product"}
+ARENA_ALONE = {"kpop": "KPop", "dppo_tv": "DPPO-TV"}  # in the table, not in the figure
 REFERENCE = "grpo"
 WIDEST = 0.45  # of the axis; a longer interval ends in an arrow
 BEDS = {"arena": "automata: return / optimum", "transformer": "transformer: accuracy"}
@@ -30,13 +31,13 @@ Rows = Mapping[tuple[str, str, str], Difference]  # by method, test bed and meas
 def rows() -> Rows:
   """Returns each method's difference to REFERENCE, where it ran."""
   out = {}
-  for name in METHODS:
+  for name in METHODS | ARENA_ALONE:
     for measure in MEASURES:
       values = verdicts.pooled(Claim("", "", name, REFERENCE), measure)
       if values is not None:
         out[name, "arena", measure] = statistics.bootstrap(values)
       means = transformer.values()[measure]
-      first, second = (means.get(transformer.NAMES[key], {}) for key in (name, REFERENCE))
+      first, second = (means.get(transformer.NAMES.get(key, ""), {}) for key in (name, REFERENCE))
       if len(first.keys() & second.keys()) > 1:
         out[name, "transformer", measure] = statistics.bootstrap(statistics.paired(first, second))
   return out
@@ -46,7 +47,8 @@ def table() -> str:
   """Returns a line for each method: the differences of the figure."""
   differences = rows()
   lines = [(label, *(verdicts.interval(differences.get((name, bed, measure)))
-                     for bed in BEDS for measure in MEASURES)) for name, label in METHODS.items()]
+                     for bed in BEDS for measure in MEASURES))
+           for name, label in (METHODS | ARENA_ALONE).items()]
   header = ("minus GRPO", *(f"{bed}, {measure}" for bed in BEDS for measure in MEASURES))
   return markdown_table(header, lines)
 

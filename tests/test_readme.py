@@ -86,6 +86,14 @@ def test_the_ends_of_the_comparison_are_those_of_the_table():
   assert f"at {grpo:.2f} (GRPO) and {cispo:.2f} (CISPO)".replace("0.", ".") in README
 
 
+def test_the_speed_is_the_range_over_machines():
+  page = (ROOT / "experiments/bench/README.md").read_text()
+  (table,) = (table for table in tables(page) if table.header[0] == "2 cores, jax 0.10.2")
+  speeds = [float(row[1]) for row in table.rows]
+  stated = f"{min(speeds)} to {max(speeds)} times as fast"
+  assert len(speeds) > 3 and stated in README and stated in page
+
+
 def test_the_list_of_tables_is_written_from_their_results(tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT / "experiments"))
   import matrix

@@ -133,7 +133,7 @@ def noise_table(results: dict[str, dict]) -> str:
                  *(texts[stage, name, size] for size in SIZES)))
   header = ("policy", "baseline", f"signal, {SIZES[-1]} samples",
             *(f"log of noise over {REFERENCE}'s, {size} samples" for size in SIZES))
-  return tables.markdown_table(header, rows) + sentence
+  return page_parts.narrow_tables(header, rows, 2) + sentence
 
 
 def trained(results: dict[str, dict]) -> dict[tuple[str, str, str], dict[int, dict]]:
@@ -154,7 +154,7 @@ def training_table(results: dict[str, dict]) -> str:
     records = list(seeds.values())
     tokens = np.mean([record["measured"]["tokens"] for record in records]) / 1000
     rows.append((*key, *accuracy.sampled_row(records), f"{tokens:.0f}"))
-  return tables.markdown_table(HEADER, rows)
+  return page_parts.narrow_tables(HEADER, rows, 2)
 
 
 def screening_table(results: dict[str, dict]) -> str:

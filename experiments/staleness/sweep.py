@@ -174,7 +174,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md, and the figure."""
   page, groups = folder / "README.md", compared(results)
   rows = [(*key, *accuracy.sampled_row(list(seeds.values()))) for key, seeds in groups.items()]
-  page_parts.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
+  page_parts.replace_part(page, "sweep.py, comparison", page_parts.narrow_tables(HEADER, rows, 2)
                       + progress(results) + sweeps.made_at(results))
   page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))

@@ -65,7 +65,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
   page, by_method = folder / "README.md", groups(results)
   rows = [(name, *accuracy.sampled_row(list(seeds.values()))) for name, seeds in by_method.items()]
   progress = f"\n{len(results)} runs; {len(cells())} are planned."
-  page_parts.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
+  page_parts.replace_part(page, "sweep.py, comparison", page_parts.narrow_tables(HEADER, rows)
                       + progress + sweeps.made_at(results))
   page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))

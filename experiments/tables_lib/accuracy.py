@@ -19,7 +19,7 @@ LEARNT = 0.9  # accuracy from which on a run counts as having learnt its task
 HEADER = ("final accuracy", "best accuracy", "mean over the run", "collapsed",
           "entropy at the end, nats", "gradient norm", "without gradient, %")
 SAMPLED = "eval/avg@8"
-SAMPLED_HEADER = ("n", "mean over the run", "at the end", "best", "lost from best",
+SAMPLED_HEADER = ("n", "mean over the run", "at the end", "best", "drop from best",
                   "iteration of 90 %", "greedy at the end", "ratio/ess", "without gradient, %",
                   "entropy at the end, nats", "commit")
 

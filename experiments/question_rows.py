@@ -14,17 +14,17 @@ SIDES = ("above", "below", "not distinguishable")  # words of a table's last col
 
 
 def beside_reference() -> str:
-  """Returns what the table of old rollouts says at staleness 8, in its own words."""
+  """Returns what the table of old rollouts says at staleness 8, by both measures."""
   page = HERE / "staleness" / "README.md"
-  (table,) = page_parts.tables(split(page.read_text(), "sweep.py, verdicts", page)[1])
-  words: dict[str, list[str]] = {}
-  for row in table.rows:
-    if row[0] == "8":
-      words.setdefault(row[-1], []).append(row[1])
-  decided = [f"{side} GRPO: {', '.join(words[side])}" for side in ("above", "below")
-             if side in words]
-  return ("on one transformer task, by the mean over the run, "
-          + ("; ".join(decided) or "none is distinguishable from GRPO"))
+  out = []
+  for part, measure in (("verdicts", "by the mean over the run"),
+                        ("verdicts at the end", "at the end")):
+    (table,) = page_parts.tables(split(page.read_text(), f"sweep.py, {part}", page)[1])
+    words = {side: [row[1] for row in table.rows if row[0] == "8" and row[-1] == side]
+             for side in SIDES[:2]}
+    sides = [f"{side} GRPO: {', '.join(names)}" for side, names in words.items() if names]
+    out.append(f"{measure}, {'; '.join(sides) or 'none is distinguishable from GRPO'}")
+  return f"on one transformer task, {'; '.join(out)}"
 
 
 def verdicts_of(name: str, label: Callable[[tuple], str] = lambda row: row[0]

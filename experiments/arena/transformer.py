@@ -17,7 +17,6 @@ from experiments.tables_lib import accuracy, statistics, sweep_results, sweeps
 SWEEP = Path(__file__).parent.parent / "staleness" / "sweep.py"
 NAMES = {"none": "no ratio", "grpo": "GRPO", "gspo": "GSPO", "cispo": "CISPO", "minpro": "MinPRO",
          "ctpo": "CTPO", "seq_is": "full sequence"}
-MEASURES = {"end": lambda measured: measured["sampled"][-1], "mean": accuracy.mean_sampled}
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]  # by measure, method and seed
 
 
@@ -33,7 +32,7 @@ def by_method(results: dict[str, dict]) -> Values:
                            for seed in set.intersection(*map(set, by_age))}
                     for name, by_age in runs.items()
                     if name in NAMES.values() and len(by_age) == len(staleness.AGES)}
-          for measure, read in MEASURES.items()}
+          for measure, (_, read) in accuracy.MEASURES.items()}
 
 
 @functools.cache

@@ -52,6 +52,15 @@ def mean_sampled(measured: dict) -> float:
   return float(np.mean(measured["sampled"]))
 
 
+def end_sampled(measured: dict) -> float:
+  """Returns a run's last sampled accuracy."""
+  return float(measured["sampled"][-1])
+
+
+# By the two measures of `statistics.MEASURES`: its name in a table, and what reads it.
+MEASURES = {"mean": ("mean over the run", mean_sampled), "end": ("at the end", end_sampled)}
+
+
 def best_step(results: dict[str, dict], names: dict[str, str]) -> str | None:
   """Returns the step of a screening with the highest mean over the run; None before all have
   results.

@@ -16,6 +16,7 @@ COVERED = {
     "grading": "grading/test_verifiers.py",
     "late.py": "test_loaded_lines.py",
     "method_numbers.py": "test_config.py",
+    "lab/arena/methods.py": "experiments/tables_lib/arena/test_arena_sweeps.py",
     "lab/arena/policies.py": "experiments/tables_lib/arena/test_checks.py",
     "lab/arena/tasks.py": "experiments/tables_lib/arena/test_checks.py",
     "models/hf/export_weights.py": "models/hf/test_hf_parity.py",

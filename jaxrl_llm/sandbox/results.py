@@ -67,6 +67,7 @@ class Tool(Protocol):
 
   def close(self) -> None:
     """Releases what the tool holds; by itself nothing."""
+    return
 
   def __enter__(self) -> Self:
     return self

@@ -119,9 +119,8 @@ class Config:
     tile = math.lcm(BIN_TILE if self.row_length >= LONG_ROW else 1, self.mesh.sequence)
     tiles = -(-self.row_length // tile)
     if self.updates.shared_prompts:
-      r = self.rollout
-      group = r.max_prompt_tokens + r.group_size * (r.max_new_tokens + 1)
-      tiles = max(tiles, min(-(-group // tile), self.updates.token_budget // tile))
+      tiles = max(tiles, min(-(-self.rollout.group_tokens // tile),
+                             self.updates.token_budget // tile))
     return tiles * tile
 
   @property

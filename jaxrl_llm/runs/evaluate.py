@@ -162,17 +162,20 @@ def _rows(tree, index):
   return jax.tree.map(lambda x: x[index], tree)
 
 
-def samples(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params,
-            other_params: Params, evaluation: Evaluation, count: int) -> list[dict]:
+def samples(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params | None,
+            other_params: Params | None, evaluation: Evaluation, count: int) -> list[dict]:
   """Returns JSON-able records of the first `count` rows of an evaluation, of this process's.
 
   All processes call it with as many rows. Per completion token, `log_ratio` is its log-prob under
-  `params` minus that under `other_params`, nats; None for tokens of a tool.
+  `params` minus that under `other_params`, nats; None for tokens of a tool. Both None: they are the
+  same, so that it is 0 and nothing is computed.
   """
   count = min(count, len(evaluation.problems))
   host = evaluation.rollout
-  change = (_log_probs(learner, params, host, count)
-            - _log_probs(learner, other_params, host, count))
+  change = np.zeros(host.tokens[:count].shape)
+  if params is not None:
+    change = (_log_probs(learner, params, host, count)
+              - _log_probs(learner, other_params, host, count))
   out = []
   for row in range(count):
     problem, span = evaluation.problems[row], slice(host.prompt_length[row], host.length[row])

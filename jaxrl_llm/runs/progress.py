@@ -135,11 +135,15 @@ class Progress:
     return evaluate.evaluate(self._heldout, self._loop.source.sampler, params)
 
   def _samples(self, iteration: int, params: Params | None, evaluation: Evaluation) -> dict:
-    """Returns completions from before training and of `evaluation`; `params` None: the start's."""
+    """Returns completions from before training and of `evaluation`.
+
+    Args:
+      params: of the evaluation; None: the start's, which need not be read, as nothing changed.
+    """
     assert self._heldout is not None, "without problems, there are no completions"
-    start = self._start_params()
-    params = start if params is None else params
+    start = None if params is None else self._start_params()
     if self._before is None:
+      assert start is not None, "the first report shows an evaluation of the start"
       self._before = self._evaluate(start)
     tokenizer: PreTrainedTokenizerBase = self._heldout.task.tokenizer
     count = min(SAMPLES, len(self._heldout.problems) // processes.count())

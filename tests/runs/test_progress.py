@@ -37,7 +37,7 @@ def made(tmp_path, monkeypatch):
   monkeypatch.setattr(progress.evaluate, "samples", lambda *_: [])
   asked = types.SimpleNamespace(task=types.SimpleNamespace(tokenizer=None), problems=[])
   loop = types.SimpleNamespace(schedule=types.SimpleNamespace(iterations=1000), learner=None)
-  return Progress(loop, asked, lambda: None, tmp_path), clock, written
+  return Progress(loop, asked, dict, tmp_path), clock, written
 
 
 def share(made, evaluations=400) -> float:
@@ -78,12 +78,31 @@ def test_the_first_report_waits_for_the_first_iteration(made):
   assert written == ["running"]
 
 
+def test_the_first_report_reads_no_parameters(made, monkeypatch):
+  """The completions are the start's, under which nothing changed yet; beside an update its
+  parameters would be the third copy in memory.
+  """
+  shown, _, written = made
+
+  def unexpected():
+    raise AssertionError("the parameters of the start were read")
+
+  monkeypatch.setattr(shown, "_start_params", unexpected)
+  shown.evaluated(0, None, EVALUATION)
+  shown.first_report()
+  assert written == ["running"]
+  written.clear()
+  shown._written = None
+  shown.evaluated(5, {}, EVALUATION)  # fails, and says so in a warning
+  assert not written
+
+
 def test_a_resumed_run_has_no_first_report(made, monkeypatch):
   shown, _, written = made
   monkeypatch.setattr(shown, "_evaluate", lambda params: EVALUATION)
   shown.first_report()
   assert not written
-  shown.evaluated(5, None, EVALUATION)
+  shown.evaluated(5, {}, EVALUATION)
   assert written == ["running"]
 
 

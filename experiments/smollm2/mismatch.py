@@ -52,6 +52,7 @@ def sampler_config(options: dict) -> config_lib.Config:
   values = smollm2_chains.get_config()
   values.rollout.update(prompts=PROMPTS, group_size=GROUP, max_new_tokens=NEW, **options)
   values.updates.update(token_budget=0, shared_prompts=False)
+  values.model.scan_layers = False
   return config_lib.from_dict(values)
 
 

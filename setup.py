@@ -57,6 +57,8 @@ setup(
         "colab": ["ipython>=7.34,<10", "qwix>=0.1.8,<0.2"],
         "data": ["datasets>=4.0,<6", "pyarrow>=18,<27"],
         "gym": ["reasoning-gym>=0.1.20,<0.2"],
+        # experiments/papers/portfolio; cvxpy states in the tests what Clarabel solves.
+        "portfolio": ["clarabel>=0.9,<0.12", "cvxpy-base>=1.6,<2", "vaderSentiment>=3.3,<4"],
         "wandb": ["wandb>=0.19,<1"],
         "trackio": ["trackio>=0.5,<1"],
         "quantization": ["qwix>=0.1.8,<0.2"],

@@ -16,7 +16,8 @@ Planned for v5e:8x8, 64 devices of 16 GB (experiments/plan.py; compiled, not run
 
 The seconds are those of completions at their limit: 977 s an iteration, 3.4 days for all 305. At a
 mean length of .4 it is 398 s (experiments/plans), 1.4 days, most of it decoding. With 256 slots
-each four chips decode 16 completions at a time; more fit, and were not planned.
+each four chips decode 16 completions at a time; more fit, and were not planned. The figures are an
+older planner's (experiments/plans); the command prints those of today's.
 
 Published: 51.4 (GSPO 47.7).
 avg@32 with tools, mean of AIME25, AIME26, BRUMO25 and HMMT25. arXiv 2605.07331, second-hand. The

@@ -19,14 +19,14 @@ ROWS = (
          *both("sweep.py", (BATCH, "sampled, last iteration"), "inside the band, %"),
          Place("sweep.py", (BATCH, "held-out, greedy, after"), "content right, %")),
         "it does in translation (HOMURA, 2601.10187)", "agrees on copies"),
-    Row("pipo", "what do a further step and a further draw buy?",
+    Row("pipo", "do extra optimizer steps or resampling pay per token?",
         "`sweep.py --jobs=2`, under 90 min",
         "thousands of tokens until 90 %: {:.1f} ± {:.1f} (`grpo`), {:.1f} ± {:.1f} (`pipo`), "
         "{:.1f} ± {:.1f} (twice the steps), {:.1f} ± {:.1f} (dynamic sampling)",
         flat(both("sweep.py", ("32 groups of 8", name), "tokens until 90 %, thousands")
              for name in ("GRPO", "PIPO", "GRPO, twice the steps", "dynamic sampling")),
         "PIPO gains 0.9 to 2.8 points (2604.00860 v5, second-hand)",
-        "no gain; twice the steps do, at the one step size that was run"),
+        "no gain; twice the steps do, at the one learning rate that was run"),
     Row("arca", "does credit by adapters speed up their training?", "`toy.py`",
         "mean accuracy minus that of `grpo`: {:+.3f} ± {:.3f} (rank 1), {:+.3f} ± {:.3f} (rank 8)",
         flat(both("toy.py", (rank, "ARCA"), MEAN_CHANGE) for rank in ("1", "8")),
@@ -62,7 +62,7 @@ ROWS = (
         (*flat(both("run.py, gains", (name,), "hard greedy") for name in ("hard", "fuzzy", "soft")),
          *both("run.py, differences", ("soft - hard",), "pass@32, hard sampled")),
         "as good as hard in pass@1, better in pass@32 (2509.19170)",
-        "no difference; not shown to come from the thoughts",
+        "soft is behind hard on 5 of 5 seeds, not decided; not shown to come from the thoughts",
         commit="8787a00"),
     Row("tvm", "do labels of shared prefixes make better values?", "`toy.py`, 7 min",
         "squared error minus that of outcome labels {:+.4f} ± {:.4f}; step beam search {:.2f} ± "
@@ -78,7 +78,7 @@ ROWS = (
         flat(both("toy.py, trained", (name,), "accuracy, sampled")
              for name in ("DPO", "RPO", "cDPO", "DPO, rejected tokens weighed alike")),
         "cDPO above RPO above DPO (2411.19943)",
-        "agrees on DPO (unstable at this step), not on RPO; not due to which tokens",
+        "agrees on DPO (unstable at this learning rate), not on RPO; not due to which tokens",
         commit="261b1ed"),
     Row("counting", "does a model know counts that it does not say?", "`run.py`, 9 min of one core",
         "next token right with planted rows in the head {:.0f} ± {:.0f} %, probe {:.0f} %; after "

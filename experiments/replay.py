@@ -34,6 +34,7 @@ def main() -> None:
     load_plugins([name for name in arguments.plugins.split(",") if name.strip() != OF_RUN])
     print(replay_run.run(arguments.workdir, arguments.iteration, arguments.checkpoint,
                          arguments.plugins))
+    print(f"the page: {arguments.workdir}/replay.html")
   except (ConfigError, RunError, TornCheckpointsError, OSError) as error:
     sys.exit(f"error: {with_fix(error)}")
 

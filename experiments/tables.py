@@ -26,6 +26,7 @@ TOOLS = ("experiments/main.py --config=experiments/tools/config.py:%s --workdir=
          "--config.iterations=20 {fast}")
 OLD = ("experiments/main.py --config=configs/offpolicy.py:%s --workdir={out}/%s "
        "--config.iterations=25 {fast}")
+BEST = " --config.updates.anchor=behavior --config.optimizer.learning_rate=1e-4"
 SMALL = ("experiments/main.py --config=configs/chain_offpolicy.py:%s,4 --workdir={out}/%s "
          "--config.updates.anchor=behavior --config.iterations=25 --config.model.width=80 "
          "--config.model.head_dim=20 --config.model.mlp_width=240 {fast}")
@@ -102,12 +103,12 @@ TABLES = {
             Claim("the same: MinPRO", CPPO, 29.72),
             Claim("the same: CPPO", CPPO, 31.11),
         ),
-        live=(OLD % ("grpo", "grpo"), OLD % ("minpro", "minpro"),
-              "experiments/compare.py {out}/grpo {out}/minpro --by=estimator.name "
-              "--out={out}/comparison"),
+        live=(OLD % ("grpo", "grpo") + BEST, OLD % ("cispo", "cispo") + BEST,
+              "experiments/compare.py {out}/grpo {out}/cispo --by=estimator.name "
+              "--metric=eval/avg@8 --out={out}/comparison"),
         fast=SMALLEST,
-        runs=Runs({"grpo": "age8_GRPO-start-of-the-iteration_3e-4", "minpro": "age8_MinPRO_3e-4"},
-                  column="greedy"),
+        runs=Runs({"grpo": "age8_GRPO_1e-4", "cispo": "age8_CISPO_1e-4"}, column="greedy",
+                  seeds=(0, 1, 2, 3, 5, 6, 7)),
     ),
     "position": Table(
         "experiments/position",

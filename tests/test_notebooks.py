@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import dataclasses
 import importlib.util
 import json
 import os
@@ -179,6 +180,8 @@ def test_a_short_version_stands_beside_the_committed_values(tmp_path, monkeypatc
       ("0.50 to 0.60, 2 seeds", "0.65", "agrees"), ("0.50 to 0.60, 2 seeds", "0.95", "differs"),
       ("-", "0.5", "no counterpart")]
   assert "differs" in table.verdicts(tmp_path)
+  one = dataclasses.replace(runs, seeds=(0,))
+  assert one.rows(tmp_path, tmp_path)[0][1:] == ("0.50 to 0.50, 1 seeds", "0.65", "differs")
   monkeypatch.setenv(checkout.VARIABLE, "1")
   assert "differs" not in table.verdicts(tmp_path), "its runs are too small to compare"
 

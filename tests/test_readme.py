@@ -9,7 +9,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.tables_lib.page_parts import markers
+from experiments.tables_lib.page_parts import Place, markers, split, tables
 from jaxrl_llm.config import EstimatorConfig, load_plugins
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.presets import PRESETS
@@ -20,18 +20,28 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_length_and_links():
-  assert README.count("\n") <= 130 and max(map(len, README.split("\n"))) <= 160
+  assert README.count("\n") <= 80 and max(map(len, README.split("\n"))) <= 160
   for target in re.findall(r"\]\(([^)#:]+)\)", README):
     assert (ROOT / target).exists(), target
-  named = set(re.findall(r"^\| (`.*?) \|", README.split("| presets |")[1].split("\n\n")[0],
-                         re.M))
+
+
+def test_the_number_of_losses_is_the_registry_s():
+  named, more = re.search(r"JAX: (.*?) and (\d+) more", README).groups()
+  core = [name for name in estimators.names()
+          if estimators.spec(name).function.__module__.startswith("jaxrl_llm.")]
+  assert len(named.split(", ")) + int(more) == len(core)
+
+
+def test_the_methods_page_has_the_presets_by_weight():
+  page = (ROOT / "jaxrl_llm/objective/README.md").read_text()
+  named = set(re.findall(r"^\| (`.*?) \|", page.split("| presets |")[1].split("\n\n")[0], re.M))
   presets = {name for cell in named for name in re.findall(r"`(\w+)`", cell)}
   assert len(presets) > 15 and presets <= set(PRESETS)
 
 
 def test_the_example_estimator_runs(tmp_path):
   path = tmp_path / "estimator.py"
-  path.write_text(re.search(r"Bring your own.*?```python\n(.*?)```", README, re.DOTALL)[1])
+  path.write_text(re.search(r"Your own loss.*?```python\n(.*?)```", README, re.DOTALL)[1])
   load_plugins((str(path),))
   load_plugins((str(path),))  # a second time changes nothing
   log_probs, mask = jnp.asarray([[-1.0, -2.0]]), jnp.ones((1, 2), bool)
@@ -59,13 +69,36 @@ def test_the_train_step_takes_five_files():
 
 
 def test_the_pairs_are_those_of_the_sweep():
-  """README gives those as verified first, then those of the control; the sweep's table by seed."""
+  """README gives those as verified, of the sweep's table by seed."""
   pair = r"[\d.]+ % → [\d.]+ %"
-  rows = re.findall(rf"^\| *[012] *\| *({pair}) *\| *({pair}) *\|$",
+  rows = re.findall(rf"^\| *[012] *\| *({pair}) *\| *{pair} *\|$",
                     (ROOT / "experiments/quickstart/results.md").read_text(), re.M)
   stated = re.search(r"three seeds: (.*?)\.\n", README, re.DOTALL)[1]
-  verified, control = zip(*rows, strict=True)
-  assert len(rows) == 3 and re.findall(pair, stated) == [*verified, *control]
+  assert len(rows) == 3 and re.findall(pair, stated) == rows
+
+
+def test_the_real_model_s_numbers_are_those_of_its_run():
+  page = ROOT / "experiments/smollm2/README.md"
+  part = "experiments/smollm2/recipe.py"
+  before, after, minutes = (Place(part, ("smollm2_0",), column).read(page)
+                            for column in ("before", "after", "minutes"))
+  said = f"{before:.3f} → {after:.3f} of 8 samples right, one seed, {minutes:.0f} minutes"
+  assert said.replace("0.", ".") in README
+
+
+def test_the_ends_of_the_comparison_are_those_of_the_table():
+  page = ROOT / "experiments/staleness/README.md"
+  grpo, cispo = (Place("sweep.py, comparison", ("8", name), "at the end").read(page)
+                 for name in ("GRPO", "CISPO"))
+  assert f"at {grpo:.2f} (GRPO) and {cispo:.2f} (CISPO)".replace("0.", ".") in README
+
+
+def test_the_speed_is_the_range_over_machines():
+  page = (ROOT / "experiments/bench/README.md").read_text()
+  (table,) = (table for table in tables(page) if table.header[0] == "2 cores, jax 0.10.2")
+  speeds = [float(row[1]) for row in table.rows]
+  stated = f"{min(speeds)} to {max(speeds)} times as fast"
+  assert len(speeds) > 3 and stated in README and stated in page
 
 
 def test_the_list_of_tables_is_written_from_their_results(tmp_path, monkeypatch):
@@ -82,24 +115,40 @@ def test_the_list_of_tables_is_written_from_their_results(tmp_path, monkeypatch)
     assert text[1].startswith(("**Answer.**", "<!-- written by page.py answer: begin")), row.name
 
 
-def read_cell(page: str, part: str, row: str, column: str) -> str:
-  """The text of a page's table where a row, by its first cell, and a column meet."""
-  lines = page.split(f"written by {part}: begin")[1].split(": end")[0].splitlines()
-  table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line]
-  return next(cells for cells in table if cells[0] == row)[table[0].index(column)]
+def arena_verdict(claim: str) -> str:
+  """The last cell of a claim's row on the arena's page."""
+  page = ROOT / "experiments/arena/README.md"
+  (table,) = tables(split(page.read_text(), "page.py claims", page)[1])
+  return next(row[-1] for row in table.rows if row[0] == claim)
 
 
-def test_the_shares_of_the_figure_are_those_of_the_arena_s_page():
-  caption = README.split("phase_warm.png)")[1].split("## ")[0]
-  page = (ROOT / "experiments" / "arena" / "README.md").read_text()
-  for name, shown in (("cispo", "CISPO\nends at "), ("grpo", "GRPO at "),
-                      ("none", "no ratio at "), ("gspo", "GSPO at ")):
-    share = read_cell(page, "page.py tuned", name, "warm 256, staleness 64").split(" ")[0]
-    assert f"{shown}{share}" in caption, name
-  against = next(line for line in page.splitlines() if line.startswith("| CISPO collapses on old"))
-  assert ("not decided" in against) == ("do not decide CISPO against GRPO" in caption)
-  differs = "The instruments differ** on: GSPO is ahead of GRPO" in page
-  assert differs == ("GSPO above GRPO, where the two disagree" in caption)
+def test_the_caption_says_what_the_arena_decides():
+  """A claim that is decided no longer, or a difference that is gone, takes the sentence away."""
+  caption = " ".join(README.split("forest.png)")[1].split("## ")[0].split())
+  ahead = all(arena_verdict(f"{name} ahead of GRPO").startswith("decided for")
+              for name in ("CISPO", "MinPRO"))
+  assert ahead == ("CISPO and MinPRO are ahead of GRPO in both test beds" in caption)
+  differ = arena_verdict("GSPO ahead of GRPO").startswith("open: beds differ")
+  assert differ == ("which differ on GSPO" in caption)
+
+
+def test_the_answer_follows_the_pages(tmp_path, monkeypatch):
+  """Another number on the arena's page is another sentence and another row of README."""
+  monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+  import ratio_rows
+
+  before = ratio_rows.answer()
+  page = ratio_rows.ARENA.read_text()
+  part = split(page, "page.py forest", "")[1]
+  row = next(line for line in part.splitlines() if line.startswith("| CISPO"))
+  other = tmp_path / "README.md"
+  other.write_text(page.replace(row, row.replace("+0.2", "+0.7")))
+  monkeypatch.setattr(ratio_rows, "ARENA", other)
+  monkeypatch.setattr(ratio_rows, "SENTENCES", tuple(
+      (text, other if path.parent.name == "arena" else path, places)
+      for text, path, places in ratio_rows.SENTENCES))
+  assert ratio_rows.answer() != before and "+0.7" in ratio_rows.answer()
+  assert "+0.7" not in before
 
 
 def test_the_version_has_a_section_of_changes():

@@ -150,14 +150,14 @@ def render(results: dict[str, dict], folder: Path) -> None:
   rows = [(*key, *accuracy.sampled_row([seeds_of["_".join(key)][seed] for seed in seeds]))
           for key, seeds in groups.items()]
   page_parts.replace_part(page, "sweep.py, comparison",
-                      tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
+                      page_parts.narrow_tables(HEADER, rows) + sweeps.made_at(results))
   page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
   page_parts.replace_part(page, "sweep.py, further verdicts",
                       tables.markdown_table(FURTHER_HEADER, further_verdicts(results)))
   page_parts.replace_part(page, "sweep.py, screening",
                       tables.markdown_table(("aggregation", *STEPS), screened(results)))
-  page_parts.replace_part(page, "sweep.py, lengths", tables.markdown_table(
+  page_parts.replace_part(page, "sweep.py, lengths", page_parts.narrow_tables(
       LENGTH_HEADER, [(name, *length_row(list(seeds.values())))
                       for (name, _), seeds in groups.items()]))
   curves: dict[str, dict] = {"accuracy": {}, "length": {}}

@@ -1,25 +1,32 @@
-"""Writes the page of the arena and its figures from the results; numbers and verdicts are computed.
+"""Writes the pages of the arena and their figures; numbers and verdicts are computed.
 
-`run.py` calls it. Verdicts are those of `lab.statistics`, Holm over the primary cells of the page.
+`run.py` calls it. README.md has the claims, details.md the tables behind them. Verdicts are those
+of verdicts.py.
 """
 
 import collections
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
+import forest
 import numpy as np
+import transformer
 from cells import CORE
-from claims import CLAIMS, IDEAS_AGAINST
+from claims import CLAIMS, IDEAS_AGAINST, MAP
 from verdicts import (
-  MAP,
+  BESIDE_MAP,
   cells,
-  claims_table,
   conditions,
+  contradicted,
   contradictions,
+  differences,
+  differences_table,
   every_table,
-  primaries,
-  says,
+  interval,
+  judged,
+  named_table,
+  t_table,
+  verdicts_table,
 )
 
 from experiments.tables_lib import arena, statistics
@@ -30,26 +37,25 @@ from jaxrl_llm.lab.arena import methods
 from jaxrl_llm.reporting.tables import markdown_table
 
 HERE = Path(__file__).parent
-PAGE = HERE / "README.md"
+PAGE, DETAILS = HERE / "README.md", HERE / "details.md"
 LAW = ("none", "cispo", "minpro", "grpo", "cispo_window", "gspo", "ctpo")
 NOT_RUN = "*Not run yet.*\n"
 STAR = "\n\\* The best step is the smallest or the largest that ran: a bound from below.\n"
-SIGNS = {1: "ahead", -1: "behind", 0: "not decided"}
+SIGNS = {1: ", ahead", -1: ", behind", 0: ""}
 MEASURE = 25_000  # runs, of which the page states the time
-BEST, LAST = 6, 3  # methods that the first sentence names
-SMALL = 0.001  # share of the optimum below which a decided difference does not matter
+KINDS = {"final": "end", "mean": "mean"}  # measures, by their name in a cell
 
 
-def tuned_table(methods_of: Sequence[str] = MAP) -> str:
-  """Returns the tuned return of each method, conditions as columns."""
+def tuned_table(task: str) -> str:
+  """Returns the tuned return of each method on a task, length and staleness as columns."""
   columns: dict[tuple, dict] = {}
-  for table in methods_of:
+  for table in (name for name in MAP if name.startswith(task)):
     for cell in cells(table):
       columns.setdefault((table, cell.age), {})[cell.method] = cell
   names = list(dict.fromkeys(name for column in columns.values() for name in column))
   lines = [(name, *(_spread_at_best(column[name]) if name in column else "-"
                     for column in columns.values())) for name in names]
-  header = ("method", *(f"{table.replace('_', ' ')}, staleness {age}" for table, age in columns))
+  header = ("method", *(f"{table.partition('_')[2]}, {age}" for table, age in columns))
   return (markdown_table(header, lines) + STAR) if lines else NOT_RUN
 
 
@@ -72,18 +78,18 @@ def shares_table() -> str:
                     f"{np.mean(final >= records.HELD):.0%}",
                     f"{np.mean(best - final > records.FALLEN):.0%}",
                     f"{cell.dropped[step]:.1%}"))
-  header = ("task", "method", "best step", "frontier", "ends >= .9", "fell", "dropped")
+  header = ("task", "method", "learning rate", "frontier", "ends >= .9", "fell", "dropped")
   return markdown_table(header, lines) if lines else NOT_RUN
 
 
 def oldest_that_holds() -> str:
-  """Returns, by method, the largest staleness at which 3/4 of the runs hold at some step."""
+  """Returns, by method, the largest staleness at which 3/4 of the runs hold at the best step."""
   lines = []
   for name in dict.fromkeys(c.method for t in ("warm_256", "ending_256") for c in cells(t)):
     line = [name]
     for table in ("warm_256", "ending_256"):
       ages = [cell.age for cell in cells(table) if cell.method == name and
-              np.mean(np.asarray(cell.final) >= records.HELD, 1).max() >= 0.75]
+              np.mean(tuned(cell) >= records.HELD) >= 0.75]
       ran = any(cell.method == name for cell in cells(table))
       line.append(str(max(ages)) if ages else "below 4" if ran else "-")
     lines.append(tuple(line))
@@ -118,34 +124,29 @@ def drift_table() -> str:
   return markdown_table(header, lines) if lines else NOT_RUN
 
 
-def word(difference: statistics.Difference) -> str:
-  """Returns the side on which a difference is; a decided one may be too small to matter."""
-  small = difference.sign and abs(difference.mean) < SMALL
-  return SIGNS[difference.sign] + (f", by less than {SMALL:g}" if small else "")
-
-
-def side_table(name: str, reference: str | None = None) -> str:
+def side_table(name: str, reference: str) -> str:
   """Returns a table's tuned returns, and differences to a method, by setting, staleness, noise."""
-  lines, every = [], {}
-  for cell in cells(name):
-    if reference and cell.method != reference:
-      for other in cells(name):
-        if other.method == reference and conditions(other) == conditions(cell):
-          every[id(cell)] = tables.difference(cell, other)
-  corrected = statistics.compare(every) if every else {}
-  for cell in cells(name):
-    gap = corrected.get(id(cell))
-    where = (cell.setting["task"], cell.age)
-    where += (f"{cell.noise:g}",) if name == "noise" else ()
-    where += (cell.setting["mixture"],) if name == "mixtures" else ()
-    lines.append((*where, cell.method, f"{cell.steps[records.best_step(cell)]:g}",
-                  tables.spread(tuned(cell)), tables.spread(tuned(cell, "mean")),
-                  *((("-", "-") if gap is None else (str(gap), word(gap)))
-                    if reference else ())))
-  header = ("task", "staleness", *(("noise",) if name == "noise" else ()),
-            *(("mixture",) if name == "mixtures" else ()), "method", "best step", "return",
-            "mean over the run", *((f"minus {reference}", "") if reference else ()))
+  corrected = compared({(index, kind): tables.difference(cell, other, kind)
+                        for index, cell in enumerate(cells(name)) for other in cells(name)
+                        if cell.method != reference == other.method
+                        and conditions(other) == conditions(cell) for kind in KINDS})
+  lines = []
+  for index, cell in enumerate(cells(name)):
+    where = [cell.setting["task"], str(cell.age)]
+    where += [f"noise {cell.noise:g}"] if name == "noise" else []
+    where += [f"by {cell.setting['mixture']}"] if name == "mixtures" else []
+    lines.append((", ".join(where), cell.method, f"{cell.steps[records.best_step(cell)]:g}",
+                  *(tables.spread(tuned(cell, kind)) for kind in KINDS),
+                  *(corrected.get((index, kind), "-") for kind in KINDS)))
+  header = ("task, staleness", "method", "learning rate", "end", "mean",
+            *(f"{measure} minus {reference}" for measure in KINDS.values()))
   return markdown_table(header, lines) if lines else NOT_RUN
+
+
+def compared(every: dict) -> dict:
+  """Returns "+0.203 (+0.185 to +0.223), ahead" by key, corrected over all of them."""
+  return {key: interval(difference) + SIGNS[difference.sign]
+          for key, difference in (statistics.compare(every) if every else {}).items()}
 
 
 def ideas_table() -> str:
@@ -155,59 +156,78 @@ def ideas_table() -> str:
     for other in cells(f"{cell.setting['task']}_256"):
       if other.method == "cispo" and conditions(other) == conditions(cell):
         every[cell.method, cell.setting["task"], cell.age] = (cell, other)
-  corrected = statistics.compare({key: tables.difference(*pair) for key, pair in every.items()})
-  lines = [(*key, tables.spread(tuned(every[key][0])), str(difference), word(difference))
-           for key, difference in corrected.items()]
-  header = ("idea", "task", "staleness", "return", "minus CISPO", "")
+  corrected = compared({(key, kind): tables.difference(*pair, kind)
+                        for key, pair in every.items() for kind in KINDS})
+  lines = [(*key, *(tables.spread(tuned(cell, kind)) for kind in KINDS),
+            *(corrected[key, kind] for kind in KINDS)) for key, (cell, _) in every.items()]
+  header = ("idea", "task", "staleness", "end", "mean",
+            *(f"{measure} minus CISPO" for measure in KINDS.values()))
   return markdown_table(header, lines) if lines else NOT_RUN
 
 
 def ideas_verdict() -> str:
   """Returns one sentence: is an idea ahead of CISPO in the cell named before?"""
-  differences = {}
+  gaps = {}
   for cell in cells("ideas"):
     for other in cells("warm_256"):
       if other.method == "cispo" and conditions(other) == conditions(cell) and (
           cell.age == IDEAS_AGAINST.age):
-        differences[cell.method] = tables.difference(cell, other)
-  if not differences:
+        gaps[cell.method] = tables.difference(cell, other)
+  if not gaps:
     return "No idea has run yet."
-  corrected = statistics.compare(differences)
+  corrected = statistics.compare(gaps)
   ahead = [name for name, difference in corrected.items() if difference.sign > 0]
   behind = [name for name, difference in corrected.items() if difference.sign < 0]
-  text = f"Of {len(differences)} ideas of our own, " + (
+  text = f"Of {len(gaps)} ideas of our own, " + (
       f"{', '.join(ahead)} {'is' if len(ahead) == 1 else 'are'} ahead of CISPO" if ahead else
-      "none is ahead of CISPO") + f" at staleness {IDEAS_AGAINST.age} (`warm`, 256 tokens)"
+      "none is ahead of CISPO") + (
+          f" by the end at staleness {IDEAS_AGAINST.age} (`warm`, 256 tokens)")
   return text + (f"; {', '.join(behind)} {'is' if len(behind) == 1 else 'are'} behind." if behind
                  else ".")
 
 
 def answer() -> str:
-  """Returns the page's first two sentences."""
-  here = {(c.method, c.age): c for c in cells("warm_256")}
-  oldest = max((age for _, age in here), default=None)
-  if oldest is None:
+  """Returns the page's first sentences: what is decided, where the test beds differ, counts."""
+  if not differences():
     return NOT_RUN
-  order = sorted((name for name, age in here if age == oldest),
-                 key=lambda name: -np.mean(tuned(here[name, oldest])))
-  ends = [f"{name} {np.mean(tuned(here[name, oldest])):.2f}" for name in order]
-  shown = ", ".join(ends[:BEST]) + " (the best of " + f"{len(ends)}), and "
-  shown += ", ".join(ends[-LAST:]) + " (the last)"
-  verdicts = {claim: says(claim, primaries().get(claim.text)) for claim in CLAIMS}
-  decided = "; ".join(f"{claim.text}: {primaries()[claim.text]}" for claim, verdict in
-                      verdicts.items() if verdict == "agrees")
-  counts = collections.Counter(verdict.replace("-", "not run") for verdict in verdicts.values())
-  return (f"**On completions of 256 tokens that are {oldest} iterations old, from a warm start, "
-          f"each method at the step that is best on these seeds ends at this share of the optimum: "
-          f"{shown}. Of {len(CLAIMS)} claims, each in the cell named beforehand: "
-          + ", ".join(f"{word} {count}" for word, count in counts.most_common())
-          + f". What agrees: {decided or 'nothing'}.**\n")
+  there = transformer.differences()
+  decided = {}
+  for claim in CLAIMS:
+    if (verdict := judged(claim)).verdict == "decided":
+      numbers = [f"{bed[claim.text][measure].mean:+.2f}" for bed in (differences(), there)
+                 for measure in statistics.MEASURES]
+      decided[claim.text if verdict.side > 0 else f"the opposite of \"{claim.text}\""] = (
+          f"{numbers[0]} and {numbers[1]} of the optimum, transformer {numbers[2]} and "
+          f"{numbers[3]}")
+  differ = [f"{claim.text} (by {' and '.join(by)})" for claim in CLAIMS
+            if (by := contradicted(claim))]
+  counts = collections.Counter(judged(claim).verdict for claim in CLAIMS)
+  return ("**Decided in both test beds, on completions that are 4 to 64 iterations old (difference "
+          "at the end, and in the mean over the run):**\n\n"
+          + "\n".join(f"- {text}: {numbers}" for text, numbers in decided.items())
+          + f"\n\n**The test beds differ on {'; '.join(differ) or 'nothing'}. Of {len(CLAIMS)} "
+          "claims " + ", ".join(f"{counts[name]} are {name}" for name in
+                                ("decided", "supported", "open")) + ".**\n")
+
+
+def optimism_table() -> str:
+  """Returns the end at the best learning rate, on the seeds that chose it and on further ones."""
+  lines = []
+  for cell in (cell for name in BESIDE_MAP for cell in cells(name)):
+    setting = cell.setting
+    chosen = [other for other in cells(f"{setting['task']}_{setting['length']}")
+              if (other.method, conditions(other)) == (cell.method, conditions(cell))]
+    if (setting["task"], setting["length"], cell.age) == ("warm", 256, 64) and chosen:
+      lines.append((cell.method, tables.spread(tuned(chosen[0])), tables.spread(tuned(cell)),
+                    f"{cell.seeds[0]} to {cell.seeds[-1]}"))
+  header = ("method", "seeds that chose the rate", "further seeds", "which")
+  return markdown_table(header, sorted(lines)) if lines else NOT_RUN
 
 
 def time_table() -> str:
   """Returns runs and processor seconds, table by table."""
   lines, totals = [], np.zeros(3)
-  for table in [*every_table(), *(["more"] if cells("more") else [])]:
+  for table in [*every_table(), *(name for name in BESIDE_MAP if cells(name))]:
     runs = sum(np.size(cell.final) for cell in cells(table))
     seconds = np.array([sum(c.seconds[i] * c.share for c in cells(table)) for i in (0, 1)])
     tokens = sum(np.size(c.final) * c.setting["iterations"] * c.setting["groups"]
@@ -225,17 +245,23 @@ def time_table() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """A part of the page, and the function that writes it."""
+  """A part of a page, and its text."""
 
   name: str
   text: str
+  page: Path = DETAILS
 
 
 def parts() -> list[Part]:
   return [
-      Part("answer", answer()), Part("contradictions", contradictions()),
-      Part("claims", claims_table()), Part("oldest", oldest_that_holds()),
-      Part("tuned", tuned_table()), Part("shares", shares_table()), Part("law", law_table()),
+      Part("answer", answer(), PAGE), Part("forest", forest.table(), PAGE),
+      Part("contradictions", contradictions(), PAGE), Part("claims", verdicts_table(), PAGE),
+      Part("differences", differences_table(), PAGE),
+      Part("warm", tuned_table("warm"), PAGE), Part("ending", tuned_table("ending"), PAGE),
+      Part("named", named_table()), Part("t", t_table()),
+      Part("optimism", optimism_table()),
+      Part("oldest", oldest_that_holds()),
+      Part("shares", shares_table()), Part("law", law_table()),
       Part("drift", drift_table()), Part("noise", side_table("noise", "cispo")),
       Part("baselines", side_table("baselines", "rloo_4")),
       Part("aggregation", side_table("aggregation", "token")),
@@ -247,7 +273,8 @@ def parts() -> list[Part]:
 
 
 def draw() -> None:
-  """Draws the phase diagrams of both tasks, and the law of windows."""
+  """Draws the comparison with GRPO, the phase diagrams of both tasks, and the law of windows."""
+  forest.draw(HERE / "forest.png")
   first = {methods.parse(text, 256).label for text in CORE}
   for task in ("warm", "ending"):
     for name, core in ((f"phase_{task}", True), (f"phase_{task}_further", False)):
@@ -265,9 +292,9 @@ def draw() -> None:
 
 
 def write() -> None:
-  """Writes README.md and its figures."""
+  """Writes README.md, details.md and their figures."""
   cells.cache_clear()
-  primaries.cache_clear()
+  differences.cache_clear()
   for part in parts():
-    replace_part(PAGE, f"page.py {part.name}", part.text)
+    replace_part(part.page, f"page.py {part.name}", part.text)
   draw()

@@ -3,6 +3,7 @@
   python experiments/arena/run.py --check                 # the arena against exact values
   python experiments/arena/run.py --jobs=2                # what the map lacks, then the page
   python experiments/arena/run.py --tables=warm_256,ideas --jobs=2
+  python experiments/arena/run.py --tables=fresh --jobs=2 # seeds that chose no step
   python experiments/arena/run.py --render                # only the page
   python experiments/arena/run.py --method=ideas/mine.py:capped
   python experiments/arena/run.py --method='gspo?clip_low=.03&clip_high=.04' --table=ending_256
@@ -23,7 +24,7 @@ from pathlib import Path
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import cells as arena_cells
-from claims import CLAIMS, FURTHER_SEEDS
+from claims import CLAIMS, FRESH_SEEDS, FURTHER_SEEDS, MAP
 from tqdm import tqdm
 
 from experiments.tables_lib import arena
@@ -72,6 +73,17 @@ def further() -> list[arena_cells.Job]:
                               FURTHER_SEEDS)
         by_setting[job.method, job.setting, job.ages] = job
   return list(by_setting.values())
+
+
+def fresh() -> list[arena_cells.Job]:
+  """Returns the jobs of the claims on the map with fresh seeds, at the steps that the map chose."""
+  methods_of = {name for claim in CLAIMS for name in (claim.first, claim.second)
+                if claim.tables == MAP}
+  return [arena_cells.Job("fresh", cell.text, Setting(**cell.setting),
+                          (cell.steps[records.best_step(cell)],), (cell.age,), (cell.noise,),
+                          FRESH_SEEDS)
+          for table in MAP for cell in records.merged(records.read(RESULTS / f"{table}.jsonl"))
+          if cell.method in methods_of]
 
 
 def run_map(jobs: list[arena_cells.Job], workers: int) -> None:
@@ -143,9 +155,9 @@ def main() -> None:
 
 def chosen(names: str) -> list[arena_cells.Job]:
   """Returns the jobs of some tables, or of all."""
-  jobs = [*arena_cells.jobs(), *further()]
+  jobs = [*arena_cells.jobs(), *further(), *fresh()]
   wanted = [name for name in names.split(",") if name]
-  known = sorted({"more", *(job.table for job in jobs)})
+  known = sorted({"more", "fresh", *(job.table for job in jobs)})
   unknown = sorted(set(wanted) - set(known))
   if unknown:
     raise ConfigError(f"--tables={names}: {', '.join(unknown)} unknown; there are "

@@ -1,13 +1,15 @@
-"""The other instrument: the transformer's runs on old rollouts (experiments/staleness).
+"""The other test bed: the transformer's runs on old rollouts (experiments/staleness).
 
-A claim of the arena that names two methods of that table is asked there, too: the difference of
-their mean sampled accuracies over the run, paired by seed, at the table's primary staleness. Holm's
-correction is over the claims that have results in it.
+A claim of the arena that names two methods of that table is asked there, too, by both measures:
+sampled accuracy at the end of the run, and its mean over the run, of one seed the mean over the
+table's values of staleness. Holm's correction is over the claims and measures that have results.
 """
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 from claims import CLAIMS
 
 from experiments.tables_lib import accuracy, statistics, sweep_results, sweeps
@@ -15,27 +17,52 @@ from experiments.tables_lib import accuracy, statistics, sweep_results, sweeps
 SWEEP = Path(__file__).parent.parent / "staleness" / "sweep.py"
 NAMES = {"none": "no ratio", "grpo": "GRPO", "gspo": "GSPO", "cispo": "CISPO", "minpro": "MinPRO",
          "ctpo": "CTPO", "seq_is": "full sequence"}
+Values = Mapping[str, Mapping[str, Mapping[int, float]]]  # by measure, method and seed
 
 
-def by_method(results: dict[str, dict]) -> dict[str, dict[int, float]]:
-  """Returns mean sampled accuracy over the run by method and seed, at the primary staleness."""
+def by_method(results: dict[str, dict]) -> Values:
+  """Returns sampled accuracy by measure, method and seed: the mean over the values of staleness,
+  of the seeds that ran at all of them.
+  """
   staleness = sweeps.module(SWEEP)
-  return {name: {seed: accuracy.mean_sampled(run["measured"]) for seed, run in runs.items()}
-          for (age, name, _), runs in staleness.compared(results).items()
-          if age == staleness.PRIMARY and name in NAMES.values()}
+  runs: dict[str, list[dict[int, dict]]] = {}
+  for (_, name, _), seeds in staleness.compared(results).items():
+    runs.setdefault(name, []).append(seeds)
+  return {measure: {name: {seed: float(np.mean([read(run[seed]["measured"]) for run in by_age]))
+                           for seed in set.intersection(*map(set, by_age))}
+                    for name, by_age in runs.items()
+                    if name in NAMES.values() and len(by_age) == len(staleness.AGES)}
+          for measure, (_, read) in accuracy.MEASURES.items()}
 
 
 @functools.cache
-def differences() -> dict[str, statistics.Difference]:
-  """Returns the corrected difference of each claim that has results, by the claim's text."""
-  return compared(by_method(sweep_results.read(SWEEP.parent)))
+def values() -> Values:
+  """Returns what `by_method` has of the committed results."""
+  return by_method(sweep_results.read(SWEEP.parent))
 
 
-def compared(means: dict[str, dict[int, float]]) -> dict[str, statistics.Difference]:
-  """Returns the corrected difference of each claim whose two methods share two seeds or more."""
-  paired = {}
+@functools.cache
+def differences() -> dict[str, dict[str, statistics.Difference]]:
+  """Returns the corrected differences of each claim that has results, by text and measure."""
+  return compared(values())
+
+
+def compared(means: Values) -> dict[str, dict[str, statistics.Difference]]:
+  """Returns the corrected differences of each claim that has results, by text and measure."""
+  out: dict[str, dict[str, statistics.Difference]] = {}
+  for (text, measure), difference in statistics.compare(paired(means)).items():
+    out.setdefault(text, {})[measure] = difference
+  return out
+
+
+def paired(means: Values) -> dict[tuple[str, str], np.ndarray]:
+  """Returns the differences by seed of each claim whose two methods share two seeds or more, by
+  text and measure.
+  """
+  out = {}
   for claim in CLAIMS:
-    first, second = (means.get(NAMES.get(name, "")) for name in claim.transformer or ("", ""))
-    if first and second and len(first.keys() & second.keys()) > 1:
-      paired[claim.text] = statistics.paired(first, second)
-  return statistics.compare(paired)
+    for measure, of_method in means.items():
+      first, second = (of_method.get(NAMES.get(name, "")) for name in claim.transformer or ("", ""))
+      if first and second and len(first.keys() & second.keys()) > 1:
+        out[claim.text, measure] = statistics.paired(first, second)
+  return out

@@ -133,7 +133,7 @@ def noise_table(results: dict[str, dict]) -> str:
                  *(texts[stage, name, size] for size in SIZES)))
   header = ("policy", "baseline", f"signal, {SIZES[-1]} samples",
             *(f"log of noise over {REFERENCE}'s, {size} samples" for size in SIZES))
-  return tables.markdown_table(header, rows) + sentence
+  return page_parts.narrow_tables(header, rows, 2) + sentence
 
 
 def trained(results: dict[str, dict]) -> dict[tuple[str, str, str], dict[int, dict]]:
@@ -154,7 +154,7 @@ def training_table(results: dict[str, dict]) -> str:
     records = list(seeds.values())
     tokens = np.mean([record["measured"]["tokens"] for record in records]) / 1000
     rows.append((*key, *accuracy.sampled_row(records), f"{tokens:.0f}"))
-  return tables.markdown_table(HEADER, rows)
+  return page_parts.narrow_tables(HEADER, rows, 2)
 
 
 def screening_table(results: dict[str, dict]) -> str:
@@ -177,9 +177,38 @@ def verdicts(results: dict[str, dict]) -> list[tuple]:
       means, lambda key: (MANY if key[0] == ACROSS else key[0], REFERENCE))
 
 
+def equal_tokens_table(results: dict[str, dict]) -> str:
+  """A row for each baseline: sampled accuracy when as many tokens were sampled as FEW samples a
+  prompt take for a run, and the difference, paired by seed.
+  """
+  runs = {(samples, name): seeds for (samples, name, _), seeds in trained(results).items()}
+  rows = []
+  for name in TRAINED:
+    few, many = ({seed: result["measured"] for seed, result in runs.get((size, name), {}).items()}
+                 for size in (FEW, MANY))
+    ends = {seed: entry["sampled"][-1] for seed, entry in few.items()}
+    reached = {seed: _at_tokens(many[seed], entry["tokens"]) for seed, entry in few.items()
+               if seed in many}
+    if len(reached) > 1:
+      difference = statistics.bootstrap(statistics.paired(ends, reached))
+      rows.append((name, f"{np.mean([entry['tokens'] for entry in few.values()]) / 1000:.0f}",
+                   f"{np.mean(list(ends.values())):.2f}", f"{np.mean(list(reached.values())):.2f}",
+                   f"{difference.mean:+.3f} ({difference.low:+.3f} to {difference.high:+.3f})"))
+  return tables.markdown_table(
+      ("baseline", "tokens, thousands", f"{FEW} samples", f"{MANY} samples",
+       f"{FEW} minus {MANY}"), rows)
+
+
+def _at_tokens(measured: dict, tokens: float) -> float:
+  """Returns a run's sampled accuracy after `tokens`, between evaluations in a straight line."""
+  per_iteration = measured["tokens"] / measured["iterations"][-1]
+  return float(np.interp(tokens / per_iteration, measured["iterations"], measured["sampled"]))
+
+
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md."""
   page = folder / "README.md"
+  page_parts.replace_part(page, "sweep.py, equal tokens", equal_tokens_table(results))
   page_parts.replace_part(page, "sweep.py, noise", noise_table(results))
   page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))

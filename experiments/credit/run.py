@@ -19,10 +19,9 @@ from experiments.papers.arca import planted_adapter
 from experiments.papers.arca.planted_adapter import AdapterTraining
 from experiments.tables_lib import planted
 from experiments.tables_lib.compare import interval
-from experiments.tables_lib.page_parts import replace_part
+from experiments.tables_lib.page_parts import narrow_tables, replace_part
 from experiments.tables_lib.planted import Planted
 from jaxrl_llm.config import AdvantageConfig
-from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.reporting.writers import write_atomically
 
 HERE = Path(__file__).parent
@@ -106,7 +105,7 @@ def table(results: dict[str, dict], columns: dict[str, str], field: str) -> str:
   """A line for each method that all cases have, a column for each case: mean and 95 % interval."""
   rows = [(method, *(interval(results[name][method][field]) for name in columns))
           for method in METHODS | WEIGHTED if all(method in results[name] for name in columns)]
-  return markdown_table(("method", *columns.values()), rows)
+  return narrow_tables(("method", *columns.values()), rows)
 
 
 def differences(results: dict[str, dict], columns: dict[str, str]) -> str:
@@ -115,7 +114,7 @@ def differences(results: dict[str, dict], columns: dict[str, str]) -> str:
            *(interval(np.subtract(results[name][one]["alignment"],
                                   results[name][other]["alignment"])) for name in columns))
           for one, other in PAIRS]
-  return markdown_table(("pair", *columns.values()), rows)
+  return narrow_tables(("pair", *columns.values()), rows)
 
 
 def figure(results: dict[str, dict], path: Path) -> None:

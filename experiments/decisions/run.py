@@ -1,4 +1,4 @@
-"""Is a task a switch, or many decisions? Measured on a finished run.
+"""Does a task have one decision, or many? Measured on a finished run.
 
   python experiments/main.py --config=configs/quickstart.py --workdir=runs/quickstart
   python experiments/decisions/run.py --workdir=runs/quickstart --name='recurrence, 32 tokens'
@@ -18,9 +18,9 @@ import numpy as np
 
 from experiments.tables_lib import decisions
 from experiments.tables_lib.decisions import Case, Rules
-from experiments.tables_lib.page_parts import replace_part
+from experiments.tables_lib.page_parts import narrow_tables, replace_part
 from jaxrl_llm.reporting.reader import RunFolder, read_run
-from jaxrl_llm.reporting.tables import MISSING, markdown_table
+from jaxrl_llm.reporting.tables import MISSING
 from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.types import Problem
 from jaxrl_llm.wiring import saved, warm_start
@@ -127,11 +127,11 @@ def render() -> None:
             " ".join(f"{value:.2f}" for value in measured["greedy"])) for name, measured in
            results.items()]
   tables = (
-      markdown_table(POLICY_HEADER, [policy_row(*entry) for entry in results.items()]),
-      markdown_table(("task", "mistakes of a completion", *eighths), shares),
-      markdown_table(("task", "mistakes in a completion", *["iteration: mean"] * SHOWN), kinds),
-      markdown_table(("task", "parameters", "RL, seconds", "sampled, every 5 iterations",
-                      "greedy at each evaluation"), curve))
+      narrow_tables(POLICY_HEADER, [policy_row(*entry) for entry in results.items()]),
+      narrow_tables(("task", "mistakes of a completion", *eighths), shares, 2),
+      narrow_tables(("task", "mistakes in a completion", *["iteration: mean"] * SHOWN), kinds, 2),
+      narrow_tables(("task", "parameters", "RL, seconds", "sampled, every 5 iterations",
+                     "greedy at each evaluation"), curve))
   replace_part(HERE / "README.md", "run.py", "\n".join(tables))
 
 

@@ -26,7 +26,7 @@ PRESETS = {"GRPO": ("grpo", ())}
 REFERENCE = STALE  # what the other sources are compared with
 HEADER = ("estimator", "rollouts", *accuracy.SAMPLED_HEADER)
 SAMPLED_HEADER = ("estimator", "rollouts", "staleness, optimizer steps", "policies of a completion",
-                  "tokens trained on, thousands", "decode steps' slots that fed tokens again, %",
+                  "tokens trained on, thousands", "decode steps' slots that recomputed prefixes, %",
                   "slots without use, %")
 VERDICT_HEADER = ("estimator", "rollouts", f"mean over the run, minus {REFERENCE}",
                   "interval, Holm-corrected", "p", "seeds of this sign", "this page alone")
@@ -84,12 +84,13 @@ def render(results: dict[str, dict], folder: Path) -> None:
   page, by_group = folder / "README.md", groups(results)
   rows = [(*key, *accuracy.sampled_row(list(seeds.values()))) for key, seeds in by_group.items()]
   progress = f"\n{len(results)} of {len(cells())} runs are there."
-  page_parts.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
+  page_parts.replace_part(page, "sweep.py, comparison", page_parts.narrow_tables(HEADER, rows, 2)
                       + progress + sweeps.made_at(results))
   page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
   rows = [(*key, *sampled_row(list(seeds.values()))) for key, seeds in by_group.items()]
-  page_parts.replace_part(page, "sweep.py, sampled", tables.markdown_table(SAMPLED_HEADER, rows))
+  page_parts.replace_part(page, "sweep.py, sampled",
+                          page_parts.narrow_tables(SAMPLED_HEADER, rows, 2))
   shown: dict[str, dict] = {}
   for (name, source), seeds in by_group.items():
     measured = [record["measured"] for record in seeds.values()]

@@ -14,7 +14,6 @@ from experiments.tables_lib import page_parts, plots, sweeps
 from experiments.tables_lib.accuracy import longest, padded
 from experiments.tables_lib.compare import interval
 from experiments.tables_lib.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import tables
 from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
@@ -81,7 +80,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
         curves[name].setdefault(pair[0], {})[pair[1]] = (
             longest(found, "iterations"), values)
   page_parts.replace_part(folder / "README.md", "sweep.py",
-                      tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
+                      page_parts.narrow_tables(HEADER, rows, 2) + sweeps.made_at(results))
   for name, panels in curves.items():
     if panels:
       plots.plot_panels(panels, folder / f"{name}.png", f"held-out {name}")

@@ -123,7 +123,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
     times = np.array(max((entry["iterations"] for entry in measured), key=len))
     curves[", ".join(key[:2])] = times, accuracy.padded([entry["sampled"] for entry in measured])
   page_parts.replace_part(page, "sweep.py, comparison",
-                      tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
+                      page_parts.narrow_tables(HEADER, rows, 2) + sweeps.made_at(results))
   page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
   page_parts.replace_part(page, "sweep.py, screening", screening_table(results))

@@ -130,7 +130,8 @@ def parse(name: str) -> tuple[str, tuple[int, ...], int]:
 def _tpus(name: str, kind: str, shape: tuple[int, ...], slices: int) -> tuple:
   if importlib.util.find_spec("libtpu") is None:
     raise ConfigError(f"--target={name} needs the TPU compiler libtpu, which is not installed. "
-                      "Fix: pip install -e '.[plan-tpu]'.")
+                      "Fix: pip install -e '.[plan-tpu]', best in an environment of its own: "
+                      "beside it, runs on a CPU print alarms unless JAX_PLATFORMS=cpu is set.")
   os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
   os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
   sides = _SMALLEST[kind] if shape == (1,) else "x".join(map(str, shape))

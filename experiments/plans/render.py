@@ -8,7 +8,6 @@ from pathlib import Path
 
 from experiments.planning import report
 from experiments.tables_lib import page_parts
-from jaxrl_llm.reporting import tables
 
 HERE = Path(__file__).parent
 HEADER = ("plan", "target", "program", "GB each, total", "collectives, GB", "memory traffic, TB",
@@ -68,7 +67,8 @@ def number(x: float) -> str:
 
 def render(folder: Path = HERE) -> None:
   """Writes README.md of a folder; the plans are those beside this file."""
-  text = "\n".join((tables.markdown_table(SHARES, shares()), tables.markdown_table(HEADER, rows())))
+  text = "\n".join((page_parts.narrow_tables(SHARES, shares(), 2),
+                    page_parts.narrow_tables(HEADER, rows(), 3)))
   page_parts.replace_part(folder / "README.md", "render.py", text)
 
 

@@ -18,7 +18,7 @@ from matplotlib.ticker import PercentFormatter
 from experiments.tables_lib import page_parts, sweeps
 from experiments.tables_lib.compare import interval
 from experiments.tables_lib.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import plots, tables
+from jaxrl_llm.reporting import plots
 from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
@@ -98,7 +98,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
       found[delay] = [results[key]["measured"] for key in keys]
   rows = [_row(delay, seeds) for delay, seeds in found.items()]
   page_parts.replace_part(folder / "README.md", "sweep.py",
-                      tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
+                      page_parts.narrow_tables(HEADER, rows) + sweeps.made_at(results))
   if found:
     draw_spread(found, folder / "spread.png")
     draw_windows(found, folder / "windows.png")

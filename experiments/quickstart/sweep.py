@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.tables_lib import plots
+from experiments.tables_lib import page_parts, plots
 from jaxrl_llm.reporting import reader, tables
 
 HERE = Path(__file__).parent
@@ -24,7 +24,7 @@ SEEDS = (0, 1, 2)
 DEFAULT = "grpo"
 SAMPLED, GREEDY = "eval/avg@8", "eval/accuracy"
 HEADER = ("run", "sampled accuracy (avg@8) after the warm start, %", "at the end, %",
-          "greedy accuracy after the warm start, %", "at the end, %",
+          "greedy accuracy after the warm start, %", "greedy, at the end, %",
           "tokens without gradient, mean %", "RL, seconds")
 OTHERS = ("gspo", "ctpo", "minpro")
 
@@ -85,7 +85,7 @@ def main() -> None:
   for name, arguments in cells().items():
     run(name, arguments, runs)
   done = {name: reader.read_run(runs / name) for name in cells()}
-  table = tables.markdown_table(HEADER, [row(name, r) for name, r in done.items()])
+  table = page_parts.narrow_tables(HEADER, [row(name, r) for name, r in done.items()])
   made_by = [r.environment for r in done.values()]
   commits = sorted({str(e.get("git_commit"))[:10] for e in made_by})
   text = (

@@ -92,8 +92,8 @@ def render(results: dict[str, dict], folder: Path) -> None:
                    *(less.get((size, terms, name, column), tables.MISSING)
                      for column in (FINAL, MEAN))))
       curves.setdefault(f"{size}, {terms} terms", {})[name] = accuracy.curves(measured)
-  page_parts.replace_part(folder / "README.md", "sweep.py",
-                      tables.markdown_table(HEADER, rows) + sentence + sweeps.made_at(results))
+  page_parts.replace_part(folder / "README.md", "sweep.py", page_parts.narrow_tables(
+      HEADER, rows, 3) + sentence + sweeps.made_at(results))
   if curves:
     plots.plot_panels(curves, folder / "accuracy.png", "held-out accuracy")
 

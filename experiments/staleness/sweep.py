@@ -58,8 +58,7 @@ METHODS = {
     "full sequence": Method("seq_is"),
 }
 HEADER = ("staleness", "method", "learning rate", *accuracy.SAMPLED_HEADER)
-VERDICT_HEADER = ("staleness", f"minus {REFERENCE}", "mean over the run, difference",
-                  "interval, Holm-corrected", "p", "seeds of this sign", "this page alone")
+VERDICT_HEADER = ("interval, Holm-corrected", "p", "seeds of this sign", "this page alone")
 
 
 def key_of(age: int, name: str, step: str, seed: int) -> str:
@@ -136,15 +135,18 @@ def _order(entry) -> tuple:
   return age, list(METHODS).index(name) if name in METHODS else len(METHODS), name, step
 
 
-def verdicts(results: dict[str, dict]) -> list[tuple]:
-  """Returns the rows below VERDICT_HEADER: all comparisons of the page with REFERENCE, paired by
-  seed and warm start, corrected together.
+def verdicts(results: dict[str, dict], measure: str) -> str:
+  """Returns the table of all comparisons with REFERENCE by one measure, paired by seed and warm
+  start, corrected together.
   """
-  means = {key: {seed: accuracy.mean_sampled(result["measured"]) for seed, result in seeds.items()}
-           for key, seeds in compared(results).items()}
-  step = {key[0]: key[2] for key in means if key[1] == REFERENCE}
-  rows = statistics.comparison_rows(means, lambda key: (key[0], REFERENCE, step.get(key[0])))
-  return [(age, name, *row) for age, name, _, *row in rows]
+  name_of_measure, read = accuracy.MEASURES[measure]
+  values = {key: {seed: read(result["measured"]) for seed, result in seeds.items()}
+            for key, seeds in compared(results).items()}
+  step = {key[0]: key[2] for key in values if key[1] == REFERENCE}
+  rows = statistics.comparison_rows(values, lambda key: (key[0], REFERENCE, step.get(key[0])))
+  return tables.markdown_table(
+      ("staleness", f"minus {REFERENCE}", f"{name_of_measure}, difference", *VERDICT_HEADER),
+      [(age, name, *row) for age, name, _, *row in rows])
 
 
 def screened(results: dict[str, dict]) -> list[tuple]:
@@ -174,10 +176,10 @@ def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md, and the figure."""
   page, groups = folder / "README.md", compared(results)
   rows = [(*key, *accuracy.sampled_row(list(seeds.values()))) for key, seeds in groups.items()]
-  page_parts.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
+  page_parts.replace_part(page, "sweep.py, comparison", page_parts.narrow_tables(HEADER, rows, 2)
                       + progress(results) + sweeps.made_at(results))
-  page_parts.replace_part(page, "sweep.py, verdicts",
-                      tables.markdown_table(VERDICT_HEADER, verdicts(results)))
+  page_parts.replace_part(page, "sweep.py, verdicts", verdicts(results, "mean"))
+  page_parts.replace_part(page, "sweep.py, verdicts at the end", verdicts(results, "end"))
   page_parts.replace_part(page, "sweep.py, screening",
                       tables.markdown_table(("staleness", "method", *STEPS), screened(results)))
   shown: dict[str, dict] = {}

@@ -32,8 +32,7 @@ METHODS = {
 }
 HEADER = ("method", *accuracy.SAMPLED_HEADER)
 CURVE_HEADER = ("method", "seed", "sampled accuracy, every 5 iterations")
-VERDICT_HEADER = (f"minus {REFERENCE}", "mean over the run, difference",
-                  "interval, Holm-corrected", "p", "seeds of this sign", "this page alone")
+VERDICT_HEADER = ("interval, Holm-corrected", "p", "seeds of this sign", "this page alone")
 
 
 def cells() -> list[Cell]:
@@ -52,12 +51,14 @@ def groups(results: dict[str, dict]) -> dict[str, dict[int, dict]]:
   return {name: seeds[name] for name in METHODS if name in seeds}
 
 
-def verdicts(results: dict[str, dict]) -> list[tuple]:
-  """Returns the rows below VERDICT_HEADER: paired by seed and warm start, corrected together."""
-  means = {(name,): {seed: accuracy.mean_sampled(result["measured"])
-                     for seed, result in seeds.items()}
-           for name, seeds in groups(results).items()}
-  return statistics.comparison_rows(means, lambda key: (REFERENCE,))
+def verdicts(results: dict[str, dict], measure: str) -> str:
+  """Returns the comparisons by one measure: paired by seed and warm start, corrected together."""
+  name_of_measure, read = accuracy.MEASURES[measure]
+  values = {(name,): {seed: read(result["measured"]) for seed, result in seeds.items()}
+            for name, seeds in groups(results).items()}
+  return tables.markdown_table(
+      (f"minus {REFERENCE}", f"{name_of_measure}, difference", *VERDICT_HEADER),
+      statistics.comparison_rows(values, lambda key: (REFERENCE,)))
 
 
 def render(results: dict[str, dict], folder: Path) -> None:
@@ -65,10 +66,10 @@ def render(results: dict[str, dict], folder: Path) -> None:
   page, by_method = folder / "README.md", groups(results)
   rows = [(name, *accuracy.sampled_row(list(seeds.values()))) for name, seeds in by_method.items()]
   progress = f"\n{len(results)} runs; {len(cells())} are planned."
-  page_parts.replace_part(page, "sweep.py, comparison", tables.markdown_table(HEADER, rows)
+  page_parts.replace_part(page, "sweep.py, comparison", page_parts.narrow_tables(HEADER, rows)
                       + progress + sweeps.made_at(results))
-  page_parts.replace_part(page, "sweep.py, verdicts",
-                      tables.markdown_table(VERDICT_HEADER, verdicts(results)))
+  page_parts.replace_part(page, "sweep.py, verdicts", verdicts(results, "mean"))
+  page_parts.replace_part(page, "sweep.py, verdicts at the end", verdicts(results, "end"))
   curves = [(name, seed, " ".join(f"{value:.2f}" for value in result["measured"]["sampled"]))
             for name, seeds in by_method.items() for seed, result in sorted(seeds.items())]
   page_parts.replace_part(page, "sweep.py, curves", tables.markdown_table(CURVE_HEADER, curves))

@@ -19,7 +19,7 @@ LEARNT = 0.9  # accuracy from which on a run counts as having learnt its task
 HEADER = ("final accuracy", "best accuracy", "mean over the run", "collapsed",
           "entropy at the end, nats", "gradient norm", "without gradient, %")
 SAMPLED = "eval/avg@8"
-SAMPLED_HEADER = ("n", "mean over the run", "at the end", "best", "lost from best",
+SAMPLED_HEADER = ("n", "mean over the run", "at the end", "best", "drop from best",
                   "iteration of 90 %", "greedy at the end", "ratio/ess", "without gradient, %",
                   "entropy at the end, nats", "commit")
 
@@ -50,6 +50,15 @@ def mean_sampled(measured: dict) -> float:
   only as far as it came.
   """
   return float(np.mean(measured["sampled"]))
+
+
+def end_sampled(measured: dict) -> float:
+  """Returns a run's last sampled accuracy."""
+  return float(measured["sampled"][-1])
+
+
+# By the two measures of `statistics.MEASURES`: its name in a table, and what reads it.
+MEASURES = {"mean": ("mean over the run", mean_sampled), "end": ("at the end", end_sampled)}
 
 
 def best_step(results: dict[str, dict], names: dict[str, str]) -> str | None:

@@ -129,9 +129,9 @@ def exact_table(*custom: EstimatorConfig) -> None:
 
 
 def arena_map(*methods: str, length: int = 64) -> None:
-  """Shows complete runs of methods in the arena: where each holds, by step size and age.
+  """Shows complete runs of methods in the arena: where each holds, by learning rate and staleness.
 
-  Rows have `length` tokens, and the policy is a small one on automata (experiments/arena).
+  Completions have `length` tokens, and the policy is a small one on automata (experiments/arena).
 
   Raises:
     SystemExit: with one line, for a method that cannot run.

@@ -7,12 +7,15 @@ column.
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.store.files import write_atomically
 
 BEGIN, END = "<!-- written by ", ": begin -->"  # of the first line of a part
+WIDEST = 160  # characters of a table's line
 
 
 def replace_part(path: str | os.PathLike, name: str, text: str) -> None:
@@ -61,6 +64,31 @@ class RenderedTable:
   title: str
   header: tuple[str, ...]
   rows: tuple[tuple[str, ...], ...]
+
+
+def narrow_tables(header: tuple[str, ...], rows: Sequence[tuple], keys: int = 1) -> str:
+  """Returns a table in Markdown; one wider than WIDEST as several, with the same rows.
+
+  Args:
+    keys: columns at the left that each of them begins with: they say what a row is of.
+  """
+  chosen, out = list(range(keys)), []
+  for column in range(keys, len(header)):
+    if len(chosen) > keys and _width(header, rows, [*chosen, column]) > WIDEST:
+      out.append(_columns(header, rows, chosen))
+      chosen = list(range(keys))
+    chosen.append(column)
+  return "\n".join([*out, _columns(header, rows, chosen)])
+
+
+def _columns(header: tuple[str, ...], rows: Sequence[tuple], columns: list[int]) -> str:
+  """Returns the table of some columns."""
+  return markdown_table(*(tuple(header[i] for i in columns),
+                          [tuple(row[i] for i in columns) for row in rows]))
+
+
+def _width(header: tuple[str, ...], rows: Sequence[tuple], columns: list[int]) -> int:
+  return len(_columns(header, rows, columns).partition("\n")[0])
 
 
 def names(text: str) -> list[str]:

@@ -94,6 +94,8 @@ class Runs:
   Attributes:
     names: the run's folder to the name of the committed runs, without their seed.
     column: of a committed result's accuracy at its `iterations`.
+    seeds: that count; empty: all. Neither the seed of a screening nor one whose warm start learned
+      nothing is a counterpart.
     margin: of the range over seeds, within which the two agree: an interval of 256 problems is .06
       wide to each side, and processors round differently.
   """
@@ -101,6 +103,7 @@ class Runs:
   names: dict[str, str]
   column: str = "accuracy"
   margin: float = 0.1
+  seeds: tuple[int, ...] = ()
 
   def rows(self, folder: Path, out: Path) -> list[tuple[str, str, str, str]]:
     """Returns (run, committed, short version, verdict) at the last evaluation of each run."""
@@ -111,7 +114,9 @@ class Runs:
       at, final_value = int(iterations[-1]), float(values[-1])
       seeds = [dict(zip(line["measured"]["iterations"], line["measured"][self.column],
                         strict=True)).get(at)
-               for line in results if re.fullmatch(rf"{re.escape(name)}_seed\d+", line["name"])]
+               for line in results
+               if (match := re.fullmatch(rf"{re.escape(name)}_seed(\d+)", line["name"]))
+               and (not self.seeds or int(match[1]) in self.seeds)]
       seeds = [value for value in seeds if value is not None]
       text = f"accuracy of {run} at iteration {at}"
       if not seeds:
@@ -190,7 +195,8 @@ class Table:
     rows = [number.row(self.path / self.page, out) for number in self.numbers]
     rows += self.runs.rows(self.path, out) if self.runs else []
     if not rows:
-      return "The committed table has no number that this short version makes, too."
+      return ("The committed table has no number of this short version: its settings are smaller. "
+              "Compare the tables above, which it made, with the committed ones for their order.")
     if fast():
       rows = [(*row[:3], "too small to compare") for row in rows]
     return markdown_table(("", "committed", "short version", "verdict"), rows)

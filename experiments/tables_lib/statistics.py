@@ -2,7 +2,7 @@
 
   differences = {"CTPO - GSPO": paired(ctpo, gspo), "MinPRO - GSPO": paired(minpro, gspo)}
   corrected = compare(differences)                      # one call for all comparisons of a page
-  verdict(arena=corrected_arena["CTPO - GSPO"], transformer=corrected["CTPO - GSPO"])
+  verdict(arena={"end": ..., "mean": ...}, transformer={"end": ..., "mean": ...})
 
 Runs of one seed share their warm start and problems, so their difference varies less than the runs
 do, and "the intervals overlap" is no test. Intervals are from the studentized bootstrap
@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 ALPHA = 0.05  # chance that any comparison of a page is called different although none is
-MARGIN = 0.05  # accuracy by which "supported" lets the transformer point the other way
 EXACT = 50_000  # up to so many resamples, all of them are looked at: up to 6 seeds
 RESAMPLES = 20_000  # of more seeds, sampled by a fixed generator
 Verdict = Literal["decided", "supported", "open"]
+MEASURES = ("end", "mean")  # of a run: its end, and the mean over it
 
 
 class Difference(NamedTuple):
@@ -47,8 +48,24 @@ class Difference(NamedTuple):
     """1 or -1 if the interval leaves out 0, else 0."""
     return int(self.low > 0) - int(self.high < 0)
 
+  @property
+  def alone(self) -> int:
+    """1 or -1 if the uncorrected interval leaves out 0, else 0; `sign` implies it."""
+    return int(np.sign(self.mean)) if self.p <= ALPHA else 0
+
   def __str__(self) -> str:
     return f"{self.mean:+.3f} ({self.low:+.3f} to {self.high:+.3f}, n = {self.count})"
+
+
+Measures = Mapping[str, Difference]  # by measure
+
+
+class Judgement(NamedTuple):
+  """A verdict, the side that it is for (1, -1; 0 if open) and the measures by which it holds."""
+
+  verdict: Verdict
+  side: int
+  measures: tuple[str, ...]
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> np.ndarray:
@@ -81,6 +98,22 @@ def bootstrap(values: Sequence[float] | np.ndarray, level: float = ALPHA) -> Dif
   beyond = min(np.sum(studentized >= t), np.sum(studentized <= t))
   p = min(1.0, 2 * max(1, int(beyond)) / len(studentized))  # never 0: one resample at the least
   return Difference(mean, mean - upper * error, mean - lower * error, p, level, count)
+
+
+def t_interval(values: Sequence[float] | np.ndarray, level: float = ALPHA) -> Difference:
+  """Returns the mean of values [S] with Student's t interval of 1 - `level`, to be set beside the
+  bootstrap's: the two fail on different samples.
+
+  Raises:
+    ValueError: fewer than two values.
+  """
+  values = np.asarray(values, float)
+  if values.size < 2:
+    raise ValueError(f"values {values.tolist()}: two or more, a value per seed.")
+  mean, error = float(values.mean()), float(stats.sem(values))
+  width = float(stats.t.ppf(1 - level / 2, len(values) - 1)) * error
+  p = float(stats.ttest_1samp(values, 0.0).pvalue) if error else float(mean == 0)
+  return Difference(mean, mean - width, mean + width, p, level, len(values))
 
 
 def _studentized(values: np.ndarray) -> np.ndarray:
@@ -168,23 +201,37 @@ def table_cells(differences: Mapping[Any, np.ndarray]) -> tuple[dict[Any, str], 
                  f"{decided} after Holm's correction over the table (\"above\", \"below\").\n")
 
 
-def verdict(arena: Difference | None, transformer: Difference | None,
-            margin: float = MARGIN) -> Verdict:
-  """Returns what two instruments say of one comparison; both are corrected by `compare`.
+def verdict(arena: Measures | None, transformer: Measures | None,
+            model: Measures | None = None) -> Judgement:
+  """Returns what the test beds say of one comparison, by the end of a run and its mean.
 
-    decided    both intervals leave out 0, on the same side
-    supported  the arena's does, and the transformer's leaves out a difference of the other sign
-               beyond `margin`
-    open       else, also if an instrument has no results
+    decided    the intervals of arena and transformer leave out 0 on the same side by one measure,
+               and no interval leaves it out on the other side
+    supported  an interval of one of them does, and none leaves it out on the other side
+    open       else
+
+  Intervals that speak for a claim are corrected by `compare`; those that speak against it count at
+  95 % each, so that a page with more comparisons does not hide a contradiction.
+
+  Args:
+    arena, transformer: by measure, from `compare`; None: not asked there.
+    model: of the real model, which can contradict, and does not decide.
   """
-  if arena is None or transformer is None or not arena.sign:
-    return "open"
-  if transformer.sign == arena.sign:
-    return "decided"
-  opposed = -transformer.low if arena.sign > 0 else transformer.high
-  return "supported" if opposed <= margin else "open"
+  sides = {difference.alone for bed in (arena, transformer, model)
+           for difference in (bed or {}).values()} - {0}
+  seen = [{measure for measure, difference in (bed or {}).items() if difference.sign}
+          for bed in (arena, transformer)]
+  if len(sides) != 1 or not seen[0] | seen[1]:
+    return Judgement("open", 0, ())
+  measures = seen[0] & seen[1]
+  return Judgement("decided" if measures else "supported", *sides,
+                   tuple(sorted(measures or seen[0] | seen[1])))
 
 
-def contradicts(arena: Difference | None, transformer: Difference | None) -> bool:
-  """Returns whether the instruments decide for different sides; such lines come first."""
-  return bool(arena and transformer and arena.sign * transformer.sign < 0)
+def contradictions(arena: Measures | None, transformer: Measures | None) -> tuple[str, ...]:
+  """Returns the measures by which arena and transformer leave out 0 on different sides, each by
+  its own 95 % interval.
+  """
+  return tuple(sorted(
+      measure for measure in (arena or {}).keys() & (transformer or {}).keys()
+      if arena[measure].alone * transformer[measure].alone < 0))  # type: ignore[index]

@@ -146,12 +146,12 @@ def calls_row(records: list[dict]) -> tuple[str, ...]:
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md, and the figure."""
   page, groups = folder / "README.md", compared(results)
-  page_parts.replace_part(page, "sweep.py, comparison", tables.markdown_table(
+  page_parts.replace_part(page, "sweep.py, comparison", page_parts.narrow_tables(
       HEADER, [(*key, *accuracy.sampled_row(list(seeds.values())))
                for key, seeds in groups.items()]) + sweeps.made_at(results))
   page_parts.replace_part(page, "sweep.py, verdicts",
                       tables.markdown_table(VERDICT_HEADER, verdicts(results)))
-  page_parts.replace_part(page, "sweep.py, calls", tables.markdown_table(
+  page_parts.replace_part(page, "sweep.py, calls", page_parts.narrow_tables(
       CALLS_HEADER, [(name, *calls_row(list(seeds.values())))
                      for (name, _), seeds in groups.items()]))
   page_parts.replace_part(page, "sweep.py, screening",

@@ -15,11 +15,10 @@ import numpy as np
 from experiments.papers.arca.config import SUPERVISED, sizes
 from experiments.tables_lib import seed_results
 from experiments.tables_lib.compare import interval
-from experiments.tables_lib.page_parts import replace_part
+from experiments.tables_lib.page_parts import narrow_tables, replace_part
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.models import hf
 from jaxrl_llm.reporting.reader import read_run
-from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.warm_start import warm_start
@@ -95,7 +94,7 @@ def write_tables(results: list[dict], page: Path) -> None:
       last = [np.array([one[rank][name][field][-1] for one in results])
               for field in ("gini", "effective_tokens")] if name != "GRPO" else []
       rows.append((rank, name, *cells, *map(interval, last), *([""] * (2 - len(last)))))
-  replace_part(page, "toy.py", markdown_table(HEADER, rows))
+  replace_part(page, "toy.py", narrow_tables(HEADER, rows, 2))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import optax
 from experiments.papers.counting import head_rows, readout
 from experiments.tables_lib import fitting, seed_results
 from experiments.tables_lib.compare import interval
-from experiments.tables_lib.page_parts import replace_part
+from experiments.tables_lib.page_parts import narrow_tables, replace_part
 from jaxrl_llm.config import (
   ModelConfig,
   OptimizerConfig,
@@ -167,7 +167,7 @@ def by_mode(results: list[dict]) -> str:
                  interval([100 * one["rounded"][-1] for one in found]),
                  f"{min(one['r_squared'][-1] for one in found):.4f}",
                  " ".join(sorted({f"{one['changed']:,}" for one in found}))))
-  return markdown_table(("variant", "digit-restricted, %", "full vocabulary, %",
+  return narrow_tables(("variant", "digit-restricted, %", "full vocabulary, %",
                          "greedy generation, %", "by seed", "probe, rounded, %", "smallest R²",
                          "scalars changed"), rows)
 

@@ -17,7 +17,7 @@ from experiments.papers.critical_tokens import pairs as preference
 from experiments.papers.critical_tokens import policies, probing
 from experiments.tables_lib import chains, seed_results
 from experiments.tables_lib.compare import half_width, interval
-from experiments.tables_lib.page_parts import replace_part
+from experiments.tables_lib.page_parts import narrow_tables, replace_part
 from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.types import Sampling
 
@@ -158,7 +158,7 @@ def trained_table(results: list[dict]) -> str:
                  _change(results, name, "cDPO", "sampled"),
                  interval(of(results, "trained", name, "greedy")), interval(chosen),
                  _change(results, name, "base", "chosen")))
-  return markdown_table(("trained by", "accuracy, sampled", "minus base", "minus cDPO",
+  return narrow_tables(("trained by", "accuracy, sampled", "minus base", "minus cDPO",
                          "accuracy, greedy", "log-prob of a chosen token, nats", "minus base"),
                         rows) + (
       "\nMean weight 1 - s of a token in the rejected responses of the pairs: "

@@ -16,7 +16,7 @@ from scipy import stats
 
 from experiments.papers.judges import tournaments
 from experiments.tables_lib.compare import half_width
-from experiments.tables_lib.page_parts import replace_part
+from experiments.tables_lib.page_parts import narrow_tables, replace_part
 from jaxrl_llm.reporting.reader import RunError, read_run
 from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.store.files import write_atomically
@@ -100,7 +100,7 @@ def table(found: dict[str, dict]) -> str:
   rows = [(name, f"{one['conflict']:.3f}", f"{one['acyclic']} of {one['trials']}",
            f"{one['equal']} of {one['clean']}", *(f"{one[method]:.4f}" for method in METHODS),
            f"{one['gain']:+.4f} ± {one['gain_half_width']:.4f}") for name, one in found.items()]
-  return markdown_table(HEADER, rows)
+  return narrow_tables(HEADER, rows)
 
 
 def logged(run: Path) -> dict[str, list]:

@@ -20,9 +20,8 @@ from experiments.papers.occ import gradients
 from experiments.papers.occ.config import get_config
 from experiments.tables_lib import seed_results
 from experiments.tables_lib.compare import interval
-from experiments.tables_lib.page_parts import replace_part
+from experiments.tables_lib.page_parts import narrow_tables, replace_part
 from jaxrl_llm.config import Config, StepConfig, from_dict
-from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import RunState, first_state
@@ -193,7 +192,7 @@ def write_tables(results: list[dict], page: Path) -> None:
   for name, header, rows in (("outcome", OUTCOME, outcome_rows(results)),
                              ("time", TIME, time_rows(results)),
                              ("agreement", AGREEMENT, agreement_rows(results))):
-    replace_part(page, f"toy.py, {name}", markdown_table(header, rows))
+    replace_part(page, f"toy.py, {name}", narrow_tables(header, rows))
 
 
 if __name__ == "__main__":

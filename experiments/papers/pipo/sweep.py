@@ -15,7 +15,6 @@ import numpy as np
 from experiments.tables_lib import accuracy, page_parts, plots, sweeps
 from experiments.tables_lib.compare import interval
 from experiments.tables_lib.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import tables
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)
@@ -72,7 +71,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
       if groups == "64 groups of 4":
         curves[method] = (grid, np.array([accuracy_after(found, at) for at in grid]).T)
   page_parts.replace_part(folder / "README.md", "sweep.py",
-                      tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
+                      page_parts.narrow_tables(HEADER, rows, 2) + sweeps.made_at(results))
   if curves:
     plots.plot_groups(curves, folder / "accuracy.png", "accuracy", "tokens sampled")
 

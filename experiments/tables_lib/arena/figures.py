@@ -23,7 +23,7 @@ class Picture(Figure):
 
 
 def phase(cells: Sequence[Cell], path=None, title: str = "") -> Picture:
-  """Plots a panel for each method: step size to the right, staleness upwards.
+  """Plots a panel for each method: learning rate to the right, staleness upwards.
 
   The colour is the mean final return over the optimum, the text the share of runs that hold.
 
@@ -53,8 +53,8 @@ def phase(cells: Sequence[Cell], path=None, title: str = "") -> Picture:
   runs = f"{len(cells[0].seeds)} runs that end at {HELD} or above"
   figure.suptitle(title or f"{setting['task']}, completions of {setting['length']} tokens: return, "
                   f"and share of {runs}", fontsize=10)
-  figure.supxlabel("step size", fontsize=9)
-  figure.supylabel("staleness of the completions, iterations", fontsize=9)
+  figure.supxlabel("learning rate", fontsize=9)
+  figure.supylabel("staleness, iterations", fontsize=9)
   if path is not None:
     figure.savefig(path, format="png", dpi=130, pil_kwargs={"optimize": True})
   return figure

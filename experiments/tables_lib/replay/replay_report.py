@@ -202,5 +202,6 @@ def _plot_dropped(axes: Axes, replay: Replay) -> None:
   series = {entry.name: (replay.position, 100 * entry.dropped_by_position) for entry in dropping}
   for index, (label, pair, style) in enumerate(told_apart(series)):
     axes.plot(*pair, label=label, **(line_style(index) | style))
-  if dropping:
-    axes.legend(frameon=False, fontsize=8)
+  if dropping:  # beside the curves, which as many lines would cover
+    axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.02),
+                ncols=1 + len(dropping) // 20)

@@ -59,6 +59,16 @@ def test_values_without_spread():
     bootstrap([0.1, np.nan])
 
 
+def test_the_t_interval_by_hand():
+  """Of 1, 2, 3: mean 2, standard error 1 / sqrt(3), t of 2 degrees of freedom 4.303 at 95 %."""
+  by_t = statistics.t_interval((1.0, 2.0, 3.0))
+  assert by_t.low == pytest.approx(2 - 4.3027 / 3**0.5, abs=1e-3) and by_t.sign == 0
+  assert by_t.p == pytest.approx(0.0742, abs=1e-3)
+  assert statistics.t_interval((1.0, 2.0, 3.0), 0.1).sign == 1
+  with pytest.raises(ValueError, match="two or more"):
+    statistics.t_interval((1.0,))
+
+
 def test_holm_by_hand():
   """Levels .05 / 3, .05 / 2 (fails), and that of the failure again, though .03 < .05."""
   levels = holm({"a": 0.028, "b": 0.001, "c": 0.03})
@@ -71,30 +81,54 @@ def test_more_comparisons_widen_the_interval():
   assert alone.low > beside.low > 0 and beside.level == pytest.approx(0.05 / 12)
 
 
-def difference(low: float, high: float) -> statistics.Difference:
-  return statistics.Difference((low + high) / 2, low, high, 0.01, 0.05, 5)
+def difference(low: float, high: float, p: float | None = None) -> statistics.Difference:
+  p = p or (0.01 if low > 0 or high < 0 else 0.5)
+  return statistics.Difference((low + high) / 2, low, high, p, 0.05, 5)
+
+
+UP, DOWN, UNSURE = difference(0.1, 0.2), difference(-0.2, -0.1), difference(-0.1, 0.2)
+WEAKLY_DOWN = difference(-0.2, 0.01, p=0.03)  # corrected, it holds 0; by itself it does not
+
+
+def by_the_mean_alone(arena, transformer, model=None) -> statistics.Judgement:
+  """The earlier rule: one measure decides, and what speaks against it is not asked."""
+  if not (arena and transformer) or not arena["mean"].sign:
+    return statistics.Judgement("open", 0, ())
+  same = arena["mean"].sign == transformer["mean"].sign
+  return statistics.Judgement("decided" if same else "open", arena["mean"].sign, ("mean",))
 
 
 @pytest.mark.parametrize("arena, transformer, expected", [
-    ((0.1, 0.2), (0.01, 0.3), "decided"),
-    ((-0.2, -0.1), (-0.3, -0.01), "decided"),
-    ((0.1, 0.2), (-0.04, 0.3), "supported"),
-    ((-0.2, -0.1), (-0.3, 0.04), "supported"),
-    ((0.1, 0.2), (-0.06, 0.3), "open"),
-    ((-0.1, 0.2), (0.01, 0.3), "open"),
-    ((0.1, 0.2), (-0.3, -0.01), "open"),
-    ((0.1, 0.2), None, "open"),
-    (None, (0.1, 0.2), "open"),
+    ((UP, UP), (UP, UP), ("decided", 1, ("end", "mean"))),
+    ((DOWN, UNSURE), (DOWN, DOWN), ("decided", -1, ("end",))),
+    ((UP, UNSURE), (UNSURE, UP), ("supported", 1, ("end", "mean"))),
+    ((UP, UP), None, ("supported", 1, ("end", "mean"))),
+    (None, (UNSURE, DOWN), ("supported", -1, ("mean",))),
+    ((DOWN, UP), (UP, UP), ("open", 0, ())),
+    ((UP, UP), (UP, WEAKLY_DOWN), ("open", 0, ())),
+    ((UP, UNSURE), (UNSURE, DOWN), ("open", 0, ())),
+    ((UNSURE, UNSURE), (WEAKLY_DOWN, UNSURE), ("open", 0, ())),
+    (None, None, ("open", 0, ())),
 ])
 def test_the_rule_of_verdicts(arena, transformer, expected):
-  arena, transformer = (pair and difference(*pair) for pair in (arena, transformer))
+  arena, transformer = (pair and dict(zip(statistics.MEASURES, pair, strict=True))
+                        for pair in (arena, transformer))
   assert verdict(arena, transformer) == expected
 
 
+def test_one_measure_alone_misses_what_the_other_contradicts():
+  arena, transformer = {"end": DOWN, "mean": UP}, {"end": UP, "mean": UP}
+  assert by_the_mean_alone(arena, transformer).verdict == "decided"
+  assert verdict(arena, transformer).verdict == "open"
+  assert verdict({"mean": UP}, {"mean": UP}, {"mean": DOWN}).verdict == "open"
+  assert verdict({"mean": UNSURE}, None, {"mean": UP}).verdict == "open"
+
+
 def test_contradictions():
-  up, down, unsure = difference(0.1, 0.2), difference(-0.2, -0.1), difference(-0.1, 0.2)
-  assert statistics.contradicts(up, down) and not statistics.contradicts(up, up)
-  assert not statistics.contradicts(up, unsure) and not statistics.contradicts(None, up)
+  opposed = statistics.contradictions({"end": UP, "mean": UP}, {"end": WEAKLY_DOWN, "mean": UP})
+  assert opposed == ("end",)
+  assert statistics.contradictions({"mean": UP}, {"mean": UNSURE}) == ()
+  assert statistics.contradictions(None, {"mean": UP}) == ()
 
 
 def test_a_changed_result_changes_the_verdict():
@@ -104,10 +138,11 @@ def test_a_changed_result_changes_the_verdict():
 
   def judged(better: dict) -> str:
     transformer = compare({"fast - slow": paired(better, slow), "other": NOISY})["fast - slow"]
-    return verdict(compare({"fast - slow": CLEAR})["fast - slow"], transformer)
+    return verdict({"mean": compare({"fast - slow": CLEAR})["fast - slow"]},
+                   {"mean": transformer}).verdict
 
   assert judged(fast) == "decided"
-  assert judged({**fast, 2: 0.0}) == "open"
+  assert judged({**fast, 2: 0.0}) == "supported"
 
 
 def test_a_table_marks_what_survives_the_correction():

@@ -1,0 +1,82 @@
+"""The figure and the table of README.md: each method minus GRPO, in both test beds.
+
+Of one seed the mean over the cells of the map (or over the values of staleness of the transformer);
+intervals are at 95 %, each by itself. `run.py --render` draws it.
+"""
+
+from collections.abc import Mapping
+
+import transformer
+import verdicts
+from claims import Claim
+from matplotlib.figure import Figure
+
+from experiments.tables_lib import statistics
+from experiments.tables_lib.statistics import MEASURES, Difference
+from jaxrl_llm.reporting.plots import INK
+from jaxrl_llm.reporting.tables import markdown_table
+
+METHODS = {"cispo": "CISPO", "minpro": "MinPRO", "ctpo": "CTPO", "gspo": "GSPO",
+           "none": "no ratio", "seq_is": "full product"}
+ARENA_ALONE = {"kpop": "KPop", "dppo_tv": "DPPO-TV"}  # in the table, not in the figure
+REFERENCE = "grpo"
+WIDEST = 0.45  # of the axis; a longer interval ends in an arrow
+BEDS = {"arena": "automata: return / optimum", "transformer": "transformer: accuracy"}
+# By measure: label, colour, marker and offset of its line.
+MARKS = {"end": ("end of the run", "#1f4e79", "o", -0.14),
+         "mean": ("mean over the run", "#d9822b", "s", 0.14)}
+Rows = Mapping[tuple[str, str, str], Difference]  # by method, test bed and measure
+
+
+def rows() -> Rows:
+  """Returns each method's difference to REFERENCE, where it ran."""
+  out = {}
+  for name in METHODS | ARENA_ALONE:
+    for measure in MEASURES:
+      values = verdicts.pooled(Claim("", "", name, REFERENCE), measure)
+      if values is not None:
+        out[name, "arena", measure] = statistics.bootstrap(values)
+      means = transformer.values()[measure]
+      first, second = (means.get(transformer.NAMES.get(key, ""), {}) for key in (name, REFERENCE))
+      if len(first.keys() & second.keys()) > 1:
+        out[name, "transformer", measure] = statistics.bootstrap(statistics.paired(first, second))
+  return out
+
+
+def table() -> str:
+  """Returns a line for each method: the differences of the figure."""
+  differences = rows()
+  lines = [(label, *(verdicts.interval(differences.get((name, bed, measure)))
+                     for bed in BEDS for measure in MEASURES))
+           for name, label in (METHODS | ARENA_ALONE).items()]
+  header = ("minus GRPO", *(f"{bed}, {measure}" for bed in BEDS for measure in MEASURES))
+  return markdown_table(header, lines)
+
+
+def draw(path) -> None:
+  """Draws a panel for each test bed, a line for each method, a mark for each measure."""
+  differences = rows()
+  figure = Figure(figsize=(8, 3.4), layout="constrained")
+  axes = figure.subplots(1, len(BEDS), sharey=True)
+  for ax, (bed, title) in zip(axes, BEDS.items(), strict=True):
+    for place, name in enumerate(METHODS):
+      for measure, (label, colour, mark, offset) in MARKS.items():
+        if (difference := differences.get((name, bed, measure))) is not None:
+          y = place + offset
+          ax.plot([difference.low, difference.high], [y, y], color=colour, linewidth=2.2)
+          if difference.high > WIDEST:  # runs of one method end at 0 or near 1
+            ax.plot([WIDEST - 0.01], [y], ">", color=colour, markersize=6)
+          ax.plot([difference.mean], [y], mark, color=colour, markersize=6,
+                  label=label if place == 0 else None)
+    ax.axvline(0, color=INK, linewidth=1)
+    ax.set_xlim(-WIDEST, WIDEST)
+    ax.set_title(title, fontsize=12, color=INK)
+    ax.tick_params(labelsize=12)
+    ax.grid(axis="x", alpha=0.3)
+    ax.set_axisbelow(True)
+  axes[0].set_yticks(range(len(METHODS)), list(METHODS.values()))
+  axes[0].invert_yaxis()
+  figure.legend(*axes[0].get_legend_handles_labels(), fontsize=11, loc="outside upper center",
+                ncols=2, frameon=False)
+  figure.supxlabel("difference to GRPO, 95 % interval over seeds", fontsize=12, color=INK)
+  figure.savefig(path, format="png", dpi=130, pil_kwargs={"optimize": True})

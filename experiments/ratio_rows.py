@@ -1,0 +1,106 @@
+"""README.md's answer to "which ratio?": sentences and a table, with numbers from the pages of the
+arena and of the transformer's table.
+"""
+
+import textwrap
+from pathlib import Path
+
+from table_row import HERE
+
+from experiments.tables_lib import page_parts
+from experiments.tables_lib.page_parts import Place
+from jaxrl_llm.reporting.tables import markdown_table
+
+ARENA, DETAILS, STALENESS = (HERE / page for page in (
+    "arena/README.md", "arena/details.md", "staleness/README.md"))
+WIDTH = 158  # characters of a line
+BEDS = ("arena", "transformer")
+# Preset, name in the arena's table of differences to GRPO, and the weight of a token.
+PRESETS = (
+    ("cispo", "CISPO", "r_t up to 5; every token keeps its gradient"),
+    ("minpro", "MinPRO", "r_t times the smallest earlier ratio"),
+    ("kpop", "KPop", "r_t, masked where the probability moved far (by KL)"),
+    ("dppo_tv", "DPPO-TV", "r_t, masked where the probability moved far"),
+    ("ctpo", "CTPO", "product of the ratios up to t, in a window"),
+    ("gspo", "GSPO", "geometric mean over the completion, clipped"),
+    ("grpo", "", "r_t, no gradient beyond 1 ± .2"),
+    ("reinforce", "no ratio", "1"),
+)
+
+
+def gap(name: str, bed: str, measure: str) -> Place:
+  """Returns the place of a method's difference to GRPO."""
+  return Place("page.py forest", (name,), f"{bed}, {measure}")
+
+
+def claim(text: str, bed: str, measure: str, number: int = 0) -> Place:
+  """Returns the place of a claim's difference; numbers 1 and 2 are the ends of its interval."""
+  return Place("page.py differences", (text,), f"{bed}, {measure}", number)
+
+
+def transformer(name: str, column: str) -> Place:
+  """Returns the place of a number of the transformer's table at staleness 8."""
+  return Place("sweep.py, comparison", ("8", name), column)
+
+
+def fresh_gap() -> float:
+  """Returns how far the ratios are from CISPO's end on fresh rollouts, at most."""
+  (table,) = page_parts.tables(page_parts.split(DETAILS.read_text(), "page.py noise", DETAILS)[1])
+  column = table.header.index("end minus cispo")
+  ends = [page_parts.numbers(row[column])[0] for row in table.rows
+          if row[0].endswith("noise 0") and row[1] in ("minpro", "grpo", "ctpo", "none")]
+  return max(map(abs, ends))
+
+
+# Sentence, page, and the places of its numbers; beds and measures in the order of the text.
+SENTENCES: tuple[tuple[str, Path, tuple[Place, ...]], ...] = (
+    ("From some 4 iterations of staleness on take `cispo`, the ratio to the policy that sampled, "
+     "capped, with its gradient kept: {:+.2f} of the optimum over GRPO's clip at the end of the "
+     "run and {:+.2f} in the mean over it (arena), {:+.2f} and {:+.2f} of accuracy (transformer).",
+     ARENA, tuple(gap("CISPO", bed, measure) for bed in BEDS for measure in ("end", "mean"))),
+    ("`minpro` is as good at the end ({:+.2f}, {:+.2f} to CISPO), over the run behind in the arena "
+     "({:+.2f}) and ahead on the transformer ({:+.2f}).",
+     ARENA, tuple(claim("MinPRO ahead of CISPO", bed, measure) for measure in ("end", "mean")
+                  for bed in BEDS)),
+    ("`grpo` is the weak default on stale data, worst where lengths vary (256 tokens, staleness "
+     "16: {:.2f}, no ratio {:.2f}, `dppo_tv` {:.2f}, `cispo` {:.2f}).", ARENA,
+     tuple(Place("page.py ending", (name,), "256, 16")
+           for name in ("grpo", "none", "dppo_tv", "cispo"))),
+    ("`gspo` and `ctpo` want three times the learning rate and drop {:.0f} and {:.0f} % of the "
+     "tokens.", STALENESS,
+     tuple(transformer(name, "without gradient, %") for name in ("GSPO", "CTPO"))),
+    ("On 32 tokens of the transformer they match CISPO ({:+.2f}, {:+.2f} over GRPO at the end), in "
+     "the arena not ({:+.2f}, {:+.2f}): the test beds differ on GSPO.", ARENA,
+     tuple(gap(name, bed, "end") for bed in reversed(BEDS) for name in ("GSPO", "CTPO"))),
+    ("Avoid no ratio on stale data ({:+.2f} on the transformer) and, from some 256 tokens on, the "
+     "product over the completion (CISPO is {:+.2f} ahead).", ARENA,
+     (gap("no ratio", "transformer", "end"),
+      claim("full product behind CISPO, 256 and more", "arena", "end"))),
+)
+
+
+def answer() -> str:
+  """Returns the numbered sentences, then a row for each preset: differences to GRPO."""
+  first = ("On fresh rollouts tune the learning rate first: no ratio, GRPO, MinPRO and CTPO are "
+           f"within {fresh_gap():.3f} of CISPO at the end (arena).")
+  texts = [first, *(text.format(*(place.read(page) for place in places))
+                    for text, page, places in SENTENCES)]
+  texts[4:6] = [" ".join(texts[4:6])]
+  lines = []
+  for preset, name, weight in PRESETS:
+    cells = [", ".join(f"{gap(name, bed, measure).read(ARENA):+.2f}"
+                       for measure in ("end", "mean")) if ran(name, bed) else "-" for bed in BEDS]
+    lines.append((f"`{preset}`", weight, *(cells if name else ("0", "0"))))
+  header = ("preset", "weight of a token", *(f"{bed}: end, mean" for bed in BEDS))
+  wrapped = [textwrap.fill(f"{number}. {text}", WIDTH, subsequent_indent="   ")
+             for number, text in enumerate(texts, 1)]
+  return "\n".join(wrapped) + f"\n\n{markdown_table(header, lines)}"
+
+
+def ran(name: str, bed: str) -> bool:
+  """Returns whether a method has a difference to GRPO in a test bed."""
+  try:
+    gap(name, bed, "end").read(ARENA)
+  except (LookupError, IndexError):
+    return False
+  return True

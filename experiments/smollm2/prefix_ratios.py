@@ -86,7 +86,9 @@ def spread(log_ratio: np.ndarray, mask: np.ndarray) -> dict:
                  "token": float(x[live[:, t - 1], t - 1].std(ddof=1))}
   t = np.array([t for t in rows if t >= 4], float)
   deviations = np.array([rows[int(i)]["deviation"] for i in t])
-  slope = float(np.polyfit(np.log(t), np.log(deviations), 1)[0]) if len(t) > 1 and deviations.all() else None
+  slope = None
+  if len(t) > 1 and deviations.all():
+    slope = float(np.polyfit(np.log(t), np.log(deviations), 1)[0])
   tokens = log_ratio[mask]
   return {"positions": rows, "slope": slope, "absolute": float(np.abs(tokens).mean()),
           "outside": float((np.abs(np.expm1(tokens)) > 0.2).mean())}

@@ -16,7 +16,7 @@ from jaxrl_llm.ops import vocabulary
 from jaxrl_llm.types import TokenStats
 
 CHUNK = 1024  # tokens per chunk; at V = 151,936 a chunk of f32 logits takes 0.6 GB
-SKIPPED = 4  # chunks at least where some columns are not read, so that most of these cost nothing
+SKIPPED = 4  # chunks at least where columns are not read, so that most of these cost nothing
 TILE = 128  # columns; a TPU's compiler takes minutes for a wide chunk of another length
 # Allowed names of `stats`; log_probs is returned in any case.
 STATS = frozenset({"log_probs", "entropy", "sum_pi_squared", "kept_mass", "in_support"})
@@ -220,9 +220,7 @@ def _accumulator(x: Array):
 
 
 def _chunk_width(length: int, tokens: int, least: int) -> int:
-  """Returns the columns of a chunk: at least so many chunks of about equal size, of at most about
-  CHUNK tokens.
-  """
+  """Returns the columns of a chunk: `least` equal chunks, or as many as CHUNK tokens need."""
   steps = min(length, max(least, -(-tokens // CHUNK)))
   width = -(-length // steps)
   return -(-width // TILE) * TILE if steps > 1 and width > TILE else width

@@ -128,17 +128,14 @@ class Packer:
 
 def make_packer(updates: UpdateConfig, bin_tokens: int, rollout: RolloutConfig,
                 mesh: Mesh) -> Packer | None:
-  """Returns the packer of a run that trains on this mesh; None if it has no token budget.
-
-  Where each group has a bin, micro-batches are of about equal size: no bin of the last one is
-  computed in vain.
-  """
+  """Returns the packer of a run that trains on this mesh; None if it has no token budget."""
   if not updates.token_budget:
     return None
   shared, devices = updates.shared_prompts, parallel.row_shards(mesh)
   rows = max(ROWS, rollout.group_size) if shared else ROWS
   per_device = updates.token_budget // bin_tokens
   if shared and rollout.group_tokens <= bin_tokens:
+    # Micro-batches of equal size: else the bins that the last one lacks are computed in vain.
     groups = -(-rollout.prompts // updates.optimizer_batches // devices)
     per_device = -(-groups // -(-groups // per_device))
   return Packer(Bins(bin_tokens, rows), per_device, devices, shared)

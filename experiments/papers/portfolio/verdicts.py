@@ -60,8 +60,12 @@ class Market:
 
   def weights(self, t: int, before: np.ndarray | None, verdict: str) -> np.ndarray:
     """Returns the weights [A] at close t with the scores that a verdict leaves."""
-    mean = self.forecast.expected(t, verified(self.signals[t], verdict))
-    return self.rule.solve(mean, self.forecast.covariance[t], before)
+    return self.day_weights(t, before)(verdict)
+
+  def day_weights(self, t: int, before: np.ndarray | None) -> Callable[[str], np.ndarray]:
+    """Returns the function from a verdict to the weights [A] at close t."""
+    solve = self.rule.solver(self.forecast.covariance[t], before)
+    return lambda verdict: solve(self.forecast.expected(t, verified(self.signals[t], verdict)))
 
   def choice(self, by_day: dict[int, str] | None = None) -> Callable:
     """Returns the choice of `backtest.follow` with the scores that each day's verdict leaves.
@@ -91,11 +95,12 @@ def reward_table(market: Market, path: Path, returns: np.ndarray,
   tables = np.zeros((2, len(path.net), len(names)))
   for i in range(len(path.net)):
     t, before = path.first + i, None if np.isnan(path.before[i]).any() else path.before[i]
+    weights = market.day_weights(t, before)
     solved: dict[bytes, np.ndarray] = {}
     for column, verdict in enumerate(names):
       key = (market.signals[t, :, -1] * factors(verdict) + 0.0).tobytes()
       if key not in solved:
-        solved[key] = market.weights(t, before, verdict)
+        solved[key] = weights(verdict)
       for table, gains in zip(tables, (returns, expected), strict=True):
         if gains is not None:
           table[i, column] = market.rule.net(solved[key], before, gains[t])

@@ -1,11 +1,14 @@
 """Long-only mean-variance weights with a cap and a bound on the turnover."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
+from scipy import sparse
 
 from jaxrl_llm.fields import ConfigError
 
+EQUALITIES = 1  # the sum of the weights
 SLACK = 1e-9  # added to a bound that drifted weights cannot meet, so that rounding does not
 
 
@@ -30,32 +33,41 @@ class MeanVariance:
   turnover: float = 0.8
   cost: float = 0.001
 
-  def solve(self, mean: np.ndarray, covariance: np.ndarray,
-            before: np.ndarray | None = None) -> np.ndarray:
-    """Returns the weights [A], by Clarabel's interior-point method.
+  def solver(self, covariance: np.ndarray,
+             before: np.ndarray | None = None) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns the function from expected returns [A] to weights [A], by Clarabel.
 
     Where prices moved weights so far above the cap that the turnover does not suffice to mend it,
     the bound is what does.
 
     Args:
-      mean: [A], expected returns.
       covariance: [A, A].
       before: [A], weights before the trade; None: nothing is held, and there is no bound.
 
     Raises:
       ConfigError: the cap is too small for the number of assets, or Clarabel is not installed.
-      RuntimeError: no solution was reached.
+      RuntimeError: of the function, where no solution was reached.
     """
-    size = len(mean)
+    size = len(covariance)
     if self.cap * size < 1:
       raise ConfigError(f"cap = {self.cap} with {size} assets: their weights cannot add up to 1. "
                         f"Fix: a cap of at least {1 / size:.3g}.")
-    bounded = before is not None
-    P, q = _objective(mean, covariance, self.risk, bounded)
-    A, b, equalities = _constraints(self, size, before)
-    solution = _clarabel(P, q, A, b, equalities)
-    w = np.clip(solution[:size], 0.0, self.cap)
-    return w / w.sum()
+    A, b = _constraints(self, size, before)
+    P = np.zeros((A.shape[1],) * 2)
+    P[:size, :size] = 2 * self.risk * covariance
+    minimise = _clarabel(P, A, b, EQUALITIES)
+
+    def weights(mean: np.ndarray) -> np.ndarray:
+      w = np.clip(minimise(np.concatenate([-mean, np.zeros(A.shape[1] - size)]))[:size], 0.0,
+                  self.cap)
+      return w / w.sum()
+
+    return weights
+
+  def solve(self, mean: np.ndarray, covariance: np.ndarray,
+            before: np.ndarray | None = None) -> np.ndarray:
+    """Returns the weights [A] at expected returns [A]; arguments and errors as `solver`."""
+    return self.solver(covariance, before)(mean)
 
   def traded(self, w: np.ndarray, before: np.ndarray | None) -> float:
     """Returns sum |w - before|; 1 where nothing was held."""
@@ -72,20 +84,15 @@ def drifted(w: np.ndarray, returns: np.ndarray) -> np.ndarray:
   return value / value.sum()
 
 
-def _objective(mean, covariance, risk: float, bounded: bool):
-  """Returns Clarabel's P and q of x = (w, u), of which u is there with a bound on the turnover."""
-  size = len(mean)
-  P = np.zeros((size * (1 + bounded),) * 2)
-  P[:size, :size] = 2 * risk * covariance
-  return P, np.concatenate([-mean, np.zeros(size * bounded)])
-
-
 def _constraints(rule: MeanVariance, size: int, before: np.ndarray | None):
-  """Returns (A, b, number of equalities) of A x + s = b, the other rows with s >= 0."""
+  """Returns (A, b) of A x + s = b with s = 0 in the first EQUALITIES rows, and else s >= 0.
+
+  x is w, and with a bound on the turnover (w, u) with u >= |w - before|.
+  """
   eye, zero = np.eye(size), np.zeros((size, size))
   if before is None:
     A = np.vstack([np.ones((1, size)), -eye, eye])
-    return A, np.concatenate([[1.0], np.zeros(size), np.full(size, rule.cap)]), 1
+    return A, np.concatenate([[1.0], np.zeros(size), np.full(size, rule.cap)])
   least = 2 * np.maximum(before - rule.cap, 0).sum() + SLACK
   A = np.block([
       [np.ones((1, size)), np.zeros((1, size))],
@@ -94,25 +101,29 @@ def _constraints(rule: MeanVariance, size: int, before: np.ndarray | None):
       [np.zeros((1, size)), np.ones((1, size))],
   ])
   return A, np.concatenate([[1.0], np.zeros(size), np.full(size, rule.cap), before, -before,
-                            [max(rule.turnover, least)]]), 1
+                            [max(rule.turnover, least)]])
 
 
-def _clarabel(P, q, A, b, equalities: int) -> np.ndarray:
-  """Returns x of: minimise x'Px / 2 + q'x, A x + s = b, s = 0 in the equalities, else s >= 0."""
+def _clarabel(P, A, b, equalities: int) -> Callable[[np.ndarray], np.ndarray]:
+  """Returns the function from q to the x that minimises x'Px / 2 + q'x within `_constraints`."""
   try:
     import clarabel
   except ImportError as error:
     raise ConfigError("mean-variance weights are solved by clarabel, which is not installed. "
                       "Fix: pip install -e '.[portfolio]'") from error
-  from scipy import sparse
-
   settings = clarabel.DefaultSettings()
   settings.verbose = False
+  settings.presolve_enable = False  # so that q can be replaced
   settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-10
   cones = [clarabel.ZeroConeT(equalities), clarabel.NonnegativeConeT(len(b) - equalities)]
-  solver = clarabel.DefaultSolver(sparse.csc_matrix(np.triu(P)), q, sparse.csc_matrix(A), b, cones,
-                                  settings)
-  solution = solver.solve()
-  if str(solution.status) not in ("Solved", "AlmostSolved"):
-    raise RuntimeError(f"Clarabel: {solution.status} for mean {-q[:5]}")
-  return np.array(solution.x)
+  solver = clarabel.DefaultSolver(sparse.csc_matrix(np.triu(P)), np.zeros(len(P)),
+                                  sparse.csc_matrix(A), b, cones, settings)
+
+  def minimiser(q: np.ndarray) -> np.ndarray:
+    solver.update(q=q)
+    solution = solver.solve()
+    if str(solution.status) not in ("Solved", "AlmostSolved"):
+      raise RuntimeError(f"Clarabel: {solution.status} for q = {q}")
+    return np.array(solution.x)
+
+  return minimiser

@@ -23,6 +23,7 @@ import matplotlib
 import numpy as np
 
 from configs import smollm2_chains
+from experiments.commands import cache
 from experiments.smollm2.checkpoint import checkpoint
 from experiments.tables_lib.benchmark import loading
 from experiments.tables_lib.page_parts import replace_part
@@ -30,7 +31,6 @@ from jaxrl_llm import config as config_lib
 from jaxrl_llm import parallel
 from jaxrl_llm.ops.token_stats import scaled_logits
 from jaxrl_llm.runs.rollout_batch import iteration_key, next_prompts
-from jaxrl_llm.store import cache
 from jaxrl_llm.types import Sampling
 from jaxrl_llm.wiring.loop import make_source
 

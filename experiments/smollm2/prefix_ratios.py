@@ -24,14 +24,15 @@ import matplotlib
 import numpy as np
 
 from configs import smollm2_chains
+from experiments.commands import cache, saved
 from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import parallel
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.runs.rollout_batch import iteration_key, next_prompts
-from jaxrl_llm.store import cache, checkpoints
+from jaxrl_llm.store import checkpoints
 from jaxrl_llm.types import Sampling
-from jaxrl_llm.wiring import saved, setup
+from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import make_source
 
 HERE = Path(__file__).parent

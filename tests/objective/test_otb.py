@@ -61,7 +61,8 @@ def slow(x, cfg):
 
 
 CONFIGS = [{}, {
-    "weight": "step"
+    "weight": "step",
+    "importance": "none"
 }, {
     "weight": "uniform"
 }, {

@@ -3,7 +3,8 @@
 from setuptools import find_namespace_packages, find_packages, setup
 
 # What papers, tables and plans import from; data, pages and commands beside it stay in the clone.
-CLIENTS = ("papers", "tables_lib", "planning", "smollm2")
+CLIENTS = ("commands", "papers", "tables_lib", "planning", "report", "smollm2",
+           "tasks", "writers")
 
 setup(
     name="jaxrl_llm",
@@ -17,7 +18,7 @@ setup(
             include=[f"experiments.{name}{below}" for name in CLIENTS for below in ("", ".*")],
             exclude=["*.results"]),
     ],
-    package_data={"jaxrl_llm.reporting": ["templates/*"]},
+    package_data={"experiments.report": ["templates/*"]},
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1,<3",
@@ -57,6 +58,8 @@ setup(
         "colab": ["ipython>=7.34,<10", "qwix>=0.1.8,<0.2"],
         "data": ["datasets>=4.0,<6", "pyarrow>=18,<27"],
         "gym": ["reasoning-gym>=0.1.20,<0.2"],
+        # experiments/papers/portfolio; cvxpy states in the tests what Clarabel solves.
+        "portfolio": ["clarabel>=0.9,<0.12", "cvxpy-base>=1.6,<2", "vaderSentiment>=3.3,<4"],
         "wandb": ["wandb>=0.19,<1"],
         "trackio": ["trackio>=0.5,<1"],
         "quantization": ["qwix>=0.1.8,<0.2"],

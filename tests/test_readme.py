@@ -25,6 +25,13 @@ def test_length_and_links():
     assert (ROOT / target).exists(), target
 
 
+def test_the_number_of_losses_is_the_registry_s():
+  named, more = re.search(r"JAX: (.*?) and (\d+) more", README).groups()
+  core = [name for name in estimators.names()
+          if estimators.spec(name).function.__module__.startswith("jaxrl_llm.")]
+  assert len(named.split(", ")) + int(more) == len(core)
+
+
 def test_the_methods_page_has_the_presets_by_weight():
   page = (ROOT / "jaxrl_llm/objective/README.md").read_text()
   named = set(re.findall(r"^\| (`.*?) \|", page.split("| presets |")[1].split("\n\n")[0], re.M))

@@ -1,5 +1,4 @@
-"""Writes the pages of the arena and their figures from the results; numbers and verdicts are
-computed.
+"""Writes the pages of the arena and their figures; numbers and verdicts are computed.
 
 `run.py` calls it. README.md has the claims, details.md the tables behind them. Verdicts are those
 of verdicts.py.
@@ -15,6 +14,7 @@ import transformer
 from cells import CORE
 from claims import CLAIMS, IDEAS_AGAINST, MAP
 from verdicts import (
+  BESIDE_MAP,
   cells,
   conditions,
   contradicted,
@@ -25,14 +25,14 @@ from verdicts import (
   interval,
   judged,
   named_table,
+  t_table,
   verdicts_table,
 )
 
 from experiments.tables_lib import arena, statistics
-from experiments.tables_lib.arena import figures, records, tables
+from experiments.tables_lib.arena import figures, methods, records, tables
 from experiments.tables_lib.arena.records import tuned
 from experiments.tables_lib.page_parts import replace_part
-from jaxrl_llm.lab.arena import methods
 from jaxrl_llm.reporting.tables import markdown_table
 
 HERE = Path(__file__).parent
@@ -42,7 +42,6 @@ NOT_RUN = "*Not run yet.*\n"
 STAR = "\n\\* The best step is the smallest or the largest that ran: a bound from below.\n"
 SIGNS = {1: ", ahead", -1: ", behind", 0: ""}
 MEASURE = 25_000  # runs, of which the page states the time
-BESIDE = ("more", "fresh")  # tables of further seeds
 KINDS = {"final": "end", "mean": "mean"}  # measures, by their name in a cell
 
 
@@ -213,7 +212,7 @@ def answer() -> str:
 def optimism_table() -> str:
   """Returns the end at the best learning rate, on the seeds that chose it and on further ones."""
   lines = []
-  for cell in (cell for name in BESIDE for cell in cells(name)):
+  for cell in (cell for name in BESIDE_MAP for cell in cells(name)):
     setting = cell.setting
     chosen = [other for other in cells(f"{setting['task']}_{setting['length']}")
               if (other.method, conditions(other)) == (cell.method, conditions(cell))]
@@ -227,7 +226,7 @@ def optimism_table() -> str:
 def time_table() -> str:
   """Returns runs and processor seconds, table by table."""
   lines, totals = [], np.zeros(3)
-  for table in [*every_table(), *(name for name in BESIDE if cells(name))]:
+  for table in [*every_table(), *(name for name in BESIDE_MAP if cells(name))]:
     runs = sum(np.size(cell.final) for cell in cells(table))
     seconds = np.array([sum(c.seconds[i] * c.share for c in cells(table)) for i in (0, 1)])
     tokens = sum(np.size(c.final) * c.setting["iterations"] * c.setting["groups"]
@@ -258,7 +257,8 @@ def parts() -> list[Part]:
       Part("contradictions", contradictions(), PAGE), Part("claims", verdicts_table(), PAGE),
       Part("differences", differences_table(), PAGE),
       Part("warm", tuned_table("warm"), PAGE), Part("ending", tuned_table("ending"), PAGE),
-      Part("named", named_table()), Part("optimism", optimism_table()),
+      Part("named", named_table()), Part("t", t_table()),
+      Part("optimism", optimism_table()),
       Part("oldest", oldest_that_holds()),
       Part("shares", shares_table()), Part("law", law_table()),
       Part("drift", drift_table()), Part("noise", side_table("noise", "cispo")),

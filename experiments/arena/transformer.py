@@ -48,14 +48,21 @@ def differences() -> dict[str, dict[str, statistics.Difference]]:
 
 
 def compared(means: Values) -> dict[str, dict[str, statistics.Difference]]:
-  """Returns the corrected differences of each claim whose two methods share two seeds or more."""
-  paired = {}
+  """Returns the corrected differences of each claim that has results, by text and measure."""
+  out: dict[str, dict[str, statistics.Difference]] = {}
+  for (text, measure), difference in statistics.compare(paired(means)).items():
+    out.setdefault(text, {})[measure] = difference
+  return out
+
+
+def paired(means: Values) -> dict[tuple[str, str], np.ndarray]:
+  """Returns the differences by seed of each claim whose two methods share two seeds or more, by
+  text and measure.
+  """
+  out = {}
   for claim in CLAIMS:
     for measure, of_method in means.items():
       first, second = (of_method.get(NAMES.get(name, "")) for name in claim.transformer or ("", ""))
       if first and second and len(first.keys() & second.keys()) > 1:
-        paired[claim.text, measure] = statistics.paired(first, second)
-  out: dict[str, dict[str, statistics.Difference]] = {}
-  for (text, measure), difference in statistics.compare(paired).items():
-    out.setdefault(text, {})[measure] = difference
+        out[claim.text, measure] = statistics.paired(first, second)
   return out

@@ -145,6 +145,28 @@ def differences_table() -> str:
                         lines)
 
 
+def t_table() -> str:
+  """Returns a line for each claim: Student's t interval in place of the bootstrap's, at the level
+  that Holm's correction leaves to each.
+  """
+  beds = (("arena", differences(), {(claim.text, measure): pooled(claim, measure)
+                                    for claim in CLAIMS for measure in MEASURES}),
+          ("transformer", transformer.differences(), transformer.paired(transformer.values())))
+  lines = []
+  for claim in CLAIMS:
+    cells_of_claim = []
+    for bed, corrected, values in beds:
+      for measure in MEASURES:
+        beside = corrected.get(claim.text, {}).get(measure)
+        by_t = beside and statistics.t_interval(values[claim.text, measure], beside.level)
+        mark = "" if not by_t or by_t.sign == beside.sign else " *"
+        cells_of_claim.append(interval(by_t, claim.margin if bed == "arena" else 0) + mark)
+    lines.append((claim.text, *cells_of_claim))
+  header = ("claim, by t", *(f"{bed}, {measure}" for bed, *_ in beds for measure in MEASURES))
+  return markdown_table(header, lines) + (
+      "\n\\* The bootstrap's interval says the other: one leaves out 0, and one does not.\n")
+
+
 def interval(difference: Difference | None, margin: float = 0.0) -> str:
   """Returns "+0.203 (+0.185 to +0.223)", without the margin; "-" for None."""
   if difference is None:

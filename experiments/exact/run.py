@@ -18,6 +18,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from experiments.commands import cache
 from experiments.tables_lib.exact import comparisons, exact_group, figures, monte_carlo, studies
 from experiments.tables_lib.exact.study_tables import down, grid, number
 from experiments.tables_lib.page_parts import replace_part
@@ -31,7 +32,6 @@ from jaxrl_llm.config import (
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.objective.estimators.common import LOG_RATIO_BOUND, LOG_WEIGHT_BOUND
 from jaxrl_llm.reporting.tables import markdown_table
-from jaxrl_llm.store import cache
 
 HERE = Path(__file__).parent
 DRIFTS, HORIZONS = (0.1, 0.3, 0.6, 1.0), (2, 4, 6, 8)

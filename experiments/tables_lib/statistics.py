@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 ALPHA = 0.05  # chance that any comparison of a page is called different although none is
 EXACT = 50_000  # up to so many resamples, all of them are looked at: up to 6 seeds
@@ -97,6 +98,22 @@ def bootstrap(values: Sequence[float] | np.ndarray, level: float = ALPHA) -> Dif
   beyond = min(np.sum(studentized >= t), np.sum(studentized <= t))
   p = min(1.0, 2 * max(1, int(beyond)) / len(studentized))  # never 0: one resample at the least
   return Difference(mean, mean - upper * error, mean - lower * error, p, level, count)
+
+
+def t_interval(values: Sequence[float] | np.ndarray, level: float = ALPHA) -> Difference:
+  """Returns the mean of values [S] with Student's t interval of 1 - `level`, to be set beside the
+  bootstrap's: the two fail on different samples.
+
+  Raises:
+    ValueError: fewer than two values.
+  """
+  values = np.asarray(values, float)
+  if values.size < 2:
+    raise ValueError(f"values {values.tolist()}: two or more, a value per seed.")
+  mean, error = float(values.mean()), float(stats.sem(values))
+  width = float(stats.t.ppf(1 - level / 2, len(values) - 1)) * error
+  p = float(stats.ttest_1samp(values, 0.0).pvalue) if error else float(mean == 0)
+  return Difference(mean, mean - width, mean + width, p, level, len(values))
 
 
 def _studentized(values: np.ndarray) -> np.ndarray:

@@ -59,7 +59,8 @@ class Config:
                           of=int)
   pretrained: str = option("", "Hugging Face checkpoint directory, GGUF file, adapter of PEFT or "
                            "hub name to start from; it sets the model's shapes")
-  warnings: str = option("all", "lines about signs that the run cannot learn (runs/symptoms.py)",
+  warnings: str = option("all", "lines about signs that the run cannot learn, by "
+                         "experiments/report/symptoms.py",
                          choices=("all", "none"))
   model: ModelConfig = ModelConfig()
   task: TaskConfig = TaskConfig()

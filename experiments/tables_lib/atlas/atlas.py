@@ -13,11 +13,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from experiments.report.plots import INK
 from experiments.tables_lib.atlas import atlas_panels as panels
 from experiments.tables_lib.atlas.coefficients import POSITIONS, coefficients
 from jaxrl_llm.config import ConfigError, EstimatorConfig
 from jaxrl_llm.objective import estimators
-from jaxrl_llm.reporting.plots import INK
 
 WIDTH = 54  # of a line of a method's numbers, characters
 CELLS = 161  # along an axis; odd, so that 0 is the middle of a cell

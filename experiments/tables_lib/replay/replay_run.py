@@ -5,9 +5,10 @@ from pathlib import Path
 
 import jax
 
+from experiments.commands import saved
+from experiments.tables_lib.replay import frozen as frozen_lib
 from experiments.tables_lib.replay import replay_report
 from jaxrl_llm.config import UpdateConfig
-from jaxrl_llm.lab.replay import frozen as frozen_lib
 from jaxrl_llm.lab.replay import replay as replay_lib
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
@@ -17,7 +18,6 @@ from jaxrl_llm.store.folders import path_of
 from jaxrl_llm.training.columns import BASE, CURRENT, REFERENCE
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Params, Rollout
-from jaxrl_llm.wiring import saved
 from jaxrl_llm.wiring.learner import Learner, Start
 
 

@@ -59,6 +59,16 @@ def test_values_without_spread():
     bootstrap([0.1, np.nan])
 
 
+def test_the_t_interval_by_hand():
+  """Of 1, 2, 3: mean 2, standard error 1 / sqrt(3), t of 2 degrees of freedom 4.303 at 95 %."""
+  by_t = statistics.t_interval((1.0, 2.0, 3.0))
+  assert by_t.low == pytest.approx(2 - 4.3027 / 3**0.5, abs=1e-3) and by_t.sign == 0
+  assert by_t.p == pytest.approx(0.0742, abs=1e-3)
+  assert statistics.t_interval((1.0, 2.0, 3.0), 0.1).sign == 1
+  with pytest.raises(ValueError, match="two or more"):
+    statistics.t_interval((1.0,))
+
+
 def test_holm_by_hand():
   """Levels .05 / 3, .05 / 2 (fails), and that of the failure again, though .03 < .05."""
   levels = holm({"a": 0.028, "b": 0.001, "c": 0.03})

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tiny
 
+from experiments.report import report
 from experiments.tables_lib.benchmark import benchmark
 from experiments.tables_lib.benchmark.benchmark import Settings
 from experiments.tables_lib.benchmark.loading import described
@@ -111,10 +112,10 @@ def test_samples_score_the_shown_rows(built, params):
   other = built.learner.model.init(jax.random.key(4))
   _, task, learner, sampler = built
   evaluation = evaluate.evaluate(own(built), sampler, params)
-  shown = evaluate.samples(learner, task.tokenizer, params, other, evaluation, 3)
+  shown = report.samples_of(learner, task.tokenizer, params, other, evaluation, 3)
   assert len(shown) == 3 and json.dumps(shown)
   assert any(any(row["log_ratio"]) for row in shown)
-  same = evaluate.samples(learner, task.tokenizer, params, params, evaluation, 3)
+  same = report.samples_of(learner, task.tokenizer, params, params, evaluation, 3)
   assert not any(any(row["log_ratio"]) for row in same)
 
 

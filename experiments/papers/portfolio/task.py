@@ -1,0 +1,131 @@
+"""Verdicts on a day's headlines: `task.name=portfolio_verdicts`.
+
+  prompt      b+3q-1d-2w+1k+3   outlet, tone and strength of each asset's headline
+  completion  KZFKK             keep, zero or flip each asset's score
+
+The reward is a cell of the table of verdicts.py, in percent of the portfolio's value: the day's
+return with the verified scores minus that with the scores as they are. What is no verdict gets the
+day's smallest reward. Days are simulated (simulation.py), or come from a file of table.py --days.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from experiments.papers.portfolio import simulation, verdicts
+from jaxrl_llm import register
+from jaxrl_llm.fields import ConfigError, option, when
+from jaxrl_llm.tasks import tokenizer as tokenizers
+from jaxrl_llm.tasks.task_base import TaskBase
+from jaxrl_llm.types import Problem, Reward
+
+PERCENT = 100.0
+EQUAL = 1e-9  # rewards that differ by less are equal
+FORMAT_SEED = 9  # of the demonstrations, which show the form of a verdict and no more
+MADE = when(".days_file", "")
+SHARE = {"low": 0.0, "high": 1.0, "when": MADE}
+
+
+@dataclasses.dataclass(frozen=True)
+class VerdictKeys:
+  """Keys of `portfolio_verdicts`."""
+
+  days_file: str = option("", "days of a market, written by table.py --days; empty: simulated ones")
+  days: int = option(400, "simulated days that are trained on", low=1, high=10**4, when=MADE)
+  heldout_days: int = option(100, "simulated days that are held out, after the others", low=1,
+                             high=10**4, when=MADE)
+  market: int = option(0, "seed of the simulated market", low=0, when=MADE)
+  informative: float = option(0.5, "share of outlets whose score the next return follows", **SHARE)
+  adversarial: float = option(0.25, "share of outlets whose score it moves against", **SHARE)
+  effect: float = option(0.03, "return that a score of 1 stands for", low=0.0, when=MADE)
+  volatility: float = option(0.03, "standard deviation of an asset's own daily return", low=0.0,
+                             when=MADE)
+
+
+@register.task("portfolio_verdicts", VerdictKeys)
+class PortfolioVerdicts(TaskBase):
+  """Asks for a verdict on each asset's score of a day."""
+
+  def __post_init__(self):
+    super().__post_init__()
+    self.days = tuple(verdicts.read_days(self.cfg.days_file)) if self.cfg.days_file else (
+        simulated(self.cfg))
+    self.by_name = {day.name: day for day in self.days}
+    self.trained = [day for day in self.days if not day.heldout]
+    if not self.trained:
+      raise ConfigError(f"task.days_file = {self.cfg.days_file!r}: every day is held out. "
+                        "Fix: days with \"heldout\": false.")
+    self.assets = self.days[0].assets
+
+  def make_tokenizer(self):
+    return tokenizers.character_tokenizer(
+        simulation.OUTLETS + "+-0123456789" + verdicts.LETTERS)
+
+  def batch(self, index, shard=0, shards=1):
+    """Returns days that are trained on, drawn with replacement."""
+    rng, size = np.random.default_rng((self.seed, index)), self.batch_size // shards
+    rows = rng.integers(0, len(self.trained), self.batch_size)[shard * size:(shard + 1) * size]
+    letters = rng.choice(list(verdicts.LETTERS), (self.batch_size, self.assets))
+    return [self._problem(self.trained[row], "".join(verdict)) for row, verdict in
+            zip(rows, letters[shard * size:(shard + 1) * size], strict=True)]
+
+  def heldout(self, size):
+    """Returns the first held-out days.
+
+    Raises:
+      ConfigError: there are fewer.
+    """
+    days = [day for day in self.days if day.heldout]
+    if size > len(days):
+      raise ConfigError(f"task.heldout_problems = {size}: {len(days)} days are held out. "
+                        "Fix: at most as many, or a larger task.heldout_days.")
+    letters = np.random.default_rng(FORMAT_SEED).choice(list(verdicts.LETTERS),
+                                                        (len(days), self.assets))
+    return [self._problem(day, "".join(verdict))
+            for day, verdict in zip(days[:size], letters, strict=False)]
+
+  def reward(self, problem: Problem, completion: str) -> Reward:
+    """Pays the cell of the table, in percent.
+
+    Components, by the true means of a simulated market and else by the day's returns: `gain` of the
+    verdict, `regret` to the day's best one, `unverified_regret` of keeping every score; and the
+    shares of the day's items with the verdict that leaves what is true of them, by kind.
+    `correct`: no verdict is better.
+    """
+    day = self.by_name[problem.id]
+    column = verdicts.column_of(completion, self.assets)
+    value = PERCENT * (day.rewards.min() if column is None else day.rewards[column])
+    gain = PERCENT * (day.expected.min() if column is None else day.expected[column])
+    best = PERCENT * day.expected.max()
+    components = [("gain", gain), ("regret", best - gain), ("unverified_regret", best)]
+    for kind, name in zip(simulation.KINDS, ("informative_kept", "noise_zeroed",
+                                             "adversarial_flipped"), strict=True):
+      places = [i for i, letter in enumerate(day.kinds) if letter == kind]
+      if places:
+        right = [column is not None and completion[i] == simulation.RIGHT[kind] for i in places]
+        components.append((name, float(np.mean(right))))
+    return Reward(float(value), bool(gain >= best - EQUAL), components=tuple(components))
+
+  def longest_prompt(self):
+    return max(len(self.render(Problem(day.prompt, ""))) for day in self.days)
+
+  def longest_demonstration(self):
+    return self.assets + 1
+
+  def _problem(self, day: verdicts.Day, letters: str) -> Problem:
+    """A demonstration is a verdict at random: it shows the form."""
+    best = verdicts.all_verdicts(self.assets)[int(day.expected.argmax())]
+    return Problem(day.prompt, best, letters, id=day.name)
+
+
+def simulated(cfg) -> tuple[verdicts.Day, ...]:
+  """Returns the simulated days of the task's keys.
+
+  Raises:
+    ConfigError: shares that are more than 1 together.
+  """
+  if cfg.informative + cfg.adversarial > 1:
+    raise ConfigError(f"task.informative = {cfg.informative} and task.adversarial = "
+                      f"{cfg.adversarial} are more than 1 together. Fix: smaller shares.")
+  return simulation.simulated_days(cfg.market, cfg.days, cfg.heldout_days, cfg.informative,
+                                   cfg.adversarial, cfg.effect, cfg.volatility)

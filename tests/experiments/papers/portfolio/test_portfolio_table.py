@@ -1,0 +1,102 @@
+"""table.py: its page says what its results say; a user's files, and what is wrong with them."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import experiment_files
+import numpy as np
+import pytest
+
+from experiments.papers.portfolio import simulation, verdicts
+
+FOLDER = Path(__file__).parents[4] / "experiments" / "papers" / "portfolio"
+command = experiment_files.load(FOLDER / "table.py")
+
+
+@pytest.fixture
+def market(tmp_path):
+  """Files of a market of 250 days, with headlines on the last 45."""
+  drawn = simulation.simulate(0, 55, 0.5, 0.25, 0.03, 0.03)
+  lines = ["date,BTC,ETH,ADA,BNB,XRP"] + [
+      f"{day}," + ",".join(f"{price:.6f}" for price in row)
+      for day, row in zip(drawn.closes.days, drawn.closes.prices, strict=True)]
+  (tmp_path / "closes.csv").write_text("\n".join(lines) + "\n")
+  titles = ["time,title"] + [
+      f"{day}T10:00,\"{name} {'a great win' if i % 2 else 'a terrible loss'}\""
+      for i, day in enumerate(drawn.closes.days[-45:]) for name in ("Bitcoin", "XRP")]
+  (tmp_path / "headlines.csv").write_text("\n".join(titles) + "\n")
+  return tmp_path
+
+
+def run(monkeypatch, *flags) -> None:
+  monkeypatch.setattr(sys, "argv", ["table.py", *map(str, flags)])
+  command.main()
+
+
+def test_the_page_is_rendered_from_the_committed_results(tmp_path):
+  shutil.copytree(FOLDER / "results", tmp_path / "results")
+  page = Path(shutil.copy(FOLDER / "README.md", tmp_path))
+  command.write_page(tmp_path)
+  assert page.read_text() == (FOLDER / "README.md").read_text()
+  results = json.loads((tmp_path / "results" / "closes.json").read_text())
+  results["rows"]["Bitcoin"]["cumulative"] += 1
+  (tmp_path / "results" / "closes.json").write_text(json.dumps(results))
+  command.write_page(tmp_path)
+  assert page.read_text() != (FOLDER / "README.md").read_text()
+
+
+def test_published_and_rebuilt_numbers_of_the_first_version():
+  """Its drawdowns are differences of the curve, its Sharpe ratios of 252 days."""
+  rows = json.loads((FOLDER / "results" / "closes.json").read_text())["rows"]
+  for name, (gain, sharpe, fall) in command.rows.FIRST_VERSION.items():
+    assert rows[name]["cumulative"] == pytest.approx(gain, rel=0.15)
+    assert rows[name]["sharpe_252"] == pytest.approx(sharpe, abs=0.03)
+    assert rows[name]["fall"] == pytest.approx(fall, rel=0.15)
+    assert abs(rows[name]["drawdown"]) > 0.7 > abs(fall / 100)
+
+
+def test_a_user_s_files(market, monkeypatch, capsys):
+  pytest.importorskip("clarabel", reason="clarabel is not installed")
+  run(monkeypatch, f"--prices={market / 'closes.csv'}")
+  out = capsys.readouterr().out
+  assert all(f"| {name} " in out for name in ("Bitcoin", "equal", "mean-variance", "technical"))
+  assert "oracle" not in out
+
+
+def test_a_user_s_headlines(market, monkeypatch, capsys):
+  for name in ("clarabel", "vaderSentiment"):
+    pytest.importorskip(name, reason=f"{name} is not installed")
+  run(monkeypatch, f"--prices={market / 'closes.csv'}", f"--headlines={market / 'headlines.csv'}",
+      f"--days={market / 'days.jsonl'}")
+  out = capsys.readouterr().out
+  assert all(f"| {name} " in out for name in ("VADER", "technical and VADER", "oracle"))
+  days = verdicts.read_days(str(market / "days.jsonl"))
+  assert len(days[0].prompt) == 15 and days[0].prompt[0] == "b" and days[0].prompt[3] == "a"
+  assert all(day.rewards[0] == 0 and np.array_equal(day.rewards, day.expected) for day in days)
+  # Bitcoin and XRP have headlines, so that verdicts on the others change nothing.
+  same = [verdicts.column_of(text, 5) for text in ("KKKKK", "KZFZK")]
+  assert all(day.rewards[same[0]] == day.rewards[same[1]] for day in days)
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--prices=nowhere.csv"], "nowhere.csv: cannot be read"),
+    (["--prices={closes}", "--start=2000-08-20"], "Fix: more days"),
+])
+def test_errors_are_one_line(market, monkeypatch, flags, message):
+  flags = [flag.format(closes=market / "closes.csv") for flag in flags]
+  with pytest.raises(SystemExit) as error:
+    run(monkeypatch, *flags)
+  assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("flags, message", [
+    ([], "either --prices"), (["--prices=x.csv", "--render"], "either --prices"),
+    (["--prices=x.csv", "--days=y"], "--days without --headlines"),
+    (["--prices=x.csv", "--start=soon"], "--start"),
+])
+def test_wrong_flags_are_refused(monkeypatch, capsys, flags, message):
+  with pytest.raises(SystemExit):
+    run(monkeypatch, *flags)
+  assert message in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""The task: prompts, rewards of the table, components by kind, and what is refused."""
+
+import numpy as np
+import pytest
+
+from experiments.papers.portfolio import config, simulation, verdicts
+from jaxrl_llm.config import TaskConfig, from_dict, load_plugins
+from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.tasks import make_task
+
+ASSETS, COLUMNS = 2, 9
+
+
+def day(name: str, heldout: bool = False, kinds: str = "ia") -> verdicts.Day:
+  rng = np.random.default_rng(len(name))
+  rewards = rng.normal(size=COLUMNS) / 100
+  return verdicts.Day(name, "a+1b-2", rewards - rewards[0], rng.normal(size=COLUMNS) / 100, kinds,
+                      heldout)
+
+
+@pytest.fixture
+def days_file(tmp_path):
+  path = tmp_path / "days.jsonl"
+  verdicts.write_days(path, [day("x"), day("yy"), day("zzz", True), day("wwww", True, "na")])
+  return str(path)
+
+
+def task_of(days_file: str, seed: int = 0, **keys):
+  load_plugins(("experiments.papers.portfolio.task",))
+  return make_task(TaskConfig("portfolio_verdicts", days_file=days_file, **keys), seed, 8)
+
+
+def test_training_and_held_out_days_are_apart(days_file):
+  task, again, other = task_of(days_file), task_of(days_file), task_of(days_file, 1)
+  trained = [problem for index in range(5) for problem in task.batch(index)]
+  assert {problem.id for problem in trained} == {"x", "yy"}
+  assert [problem.id for problem in task.heldout(2)] == ["zzz", "wwww"]
+  assert task.batch(3) == again.batch(3) != other.batch(3)
+  assert task.batch(2, 0, 2) + task.batch(2, 1, 2) == task.batch(2)
+  assert task.heldout(2) == other.heldout(2)
+
+
+def test_demonstrations_show_the_form(days_file):
+  task = task_of(days_file)
+  letters = set()
+  for problem in task.batch(0) + task.heldout(2):
+    assert len(task.render(problem)) == task.longest_prompt() == 6
+    assert len(task.demonstration(problem)) == task.longest_demonstration() == 3
+    assert verdicts.column_of(problem.demonstration, ASSETS) is not None
+    letters |= set(problem.demonstration)
+  assert letters == set(verdicts.LETTERS), "every letter is shown"
+
+
+def test_the_reward_is_the_cell_of_the_table(days_file):
+  task = task_of(days_file)
+  problem, row = task.heldout(1)[0], day("zzz")
+  for column, verdict in enumerate(verdicts.all_verdicts(ASSETS)):
+    reward = task.reward(problem, verdict)
+    assert reward.value == pytest.approx(100 * row.rewards[column])
+    parts = dict(reward.components)
+    assert parts["gain"] == pytest.approx(100 * row.expected[column])
+    assert parts["regret"] == pytest.approx(100 * (row.expected.max() - row.expected[column]))
+    assert reward.correct == (column == row.expected.argmax()) == (verdict == problem.answer)
+  for text in ("", "K", "KKK", "K+"):
+    reward = task.reward(problem, text)
+    assert reward.value == pytest.approx(100 * row.rewards.min()) and not reward.correct
+
+
+def test_components_tell_the_kinds_apart(days_file):
+  task = task_of(days_file)
+  first, second = task.heldout(2)  # informative and adversarial; noise and adversarial
+  assert {name: dict(task.reward(first, "KF").components)[name] for name in (
+      "informative_kept", "adversarial_flipped")} == {"informative_kept": 1.0,
+                                                      "adversarial_flipped": 1.0}
+  parts = dict(task.reward(second, "KF").components)
+  assert parts["noise_zeroed"] == 0.0 and "informative_kept" not in parts
+  assert dict(task.reward(first, "bad").components)["informative_kept"] == 0.0
+
+
+def test_refusals(days_file, tmp_path):
+  with pytest.raises(ConfigError, match="3: 2 days are held out"):
+    task_of(days_file).heldout(3)
+  with pytest.raises(ConfigError, match="more than 1 together"):
+    task_of("", informative=0.8, adversarial=0.3)
+  path = tmp_path / "all.jsonl"
+  verdicts.write_days(path, [day("x", True)])
+  with pytest.raises(ConfigError, match="every day is held out"):
+    task_of(str(path))
+
+
+def test_simulated_outlets_and_prompts():
+  drawn = simulation.simulate(0, 2000, 0.5, 0.25, 0.03, 0.01)
+  assert sorted(drawn.kinds) == sorted("i" * 12 + "n" * 6 + "a" * 6)
+  returns = drawn.closes.prices[1:] / drawn.closes.prices[:-1] - 1
+  kinds = np.array(list(drawn.kinds))[drawn.outlets[:-1]]
+  for kind, sign in simulation.SIGNS.items():
+    score, gain = drawn.scores[:-1][kinds == kind], returns[kinds == kind]
+    slope = np.polyfit(score, gain, 1)[0]
+    assert slope == pytest.approx(0.03 * sign, abs=0.003)
+  assert simulation.prompt_of("bq", np.array([1.0, -1 / 3])) == "b+3q-1"
+
+
+def test_the_config_is_that_of_the_task():
+  pytest.importorskip("clarabel", reason="clarabel is not installed")
+  values = config.get_config()
+  values.task.update(days=8, heldout_days=6, heldout_problems=6)
+  cfg = from_dict(values)
+  load_plugins(cfg.plugins)
+  task = make_task(cfg.task, 0, cfg.rollout.prompts, limits=cfg.rollout)
+  assert len(task.tokenizer) == cfg.model.vocab_size
+  problems = task.batch(0) + task.heldout(6)
+  assert max(len(task.render(problem)) for problem in problems) <= cfg.rollout.max_prompt_tokens
+  assert task.longest_demonstration() <= cfg.rollout.max_new_tokens
+  best = [task.reward(problem, problem.answer) for problem in problems]
+  assert all(reward.correct and dict(reward.components)["regret"] == 0 for reward in best)

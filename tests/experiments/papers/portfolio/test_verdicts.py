@@ -1,0 +1,96 @@
+"""The table of all verdicts: its cells, its optimum, its regret, and its file."""
+
+import numpy as np
+import pytest
+
+from experiments.papers.portfolio import backtest, simulation, verdicts
+from experiments.papers.portfolio.weights import MeanVariance
+from jaxrl_llm.fields import ConfigError
+
+RULE = MeanVariance()
+needs_clarabel = pytest.mark.usefixtures("clarabel")
+
+
+@pytest.fixture(scope="module")
+def clarabel():
+  return pytest.importorskip("clarabel", reason="clarabel is not installed")
+
+
+@pytest.fixture(scope="module")
+def table(clarabel):
+  drawn = simulation.simulate(3, 3, 0.5, 0.25, 0.03, 0.03)
+  market = simulation.market_of(drawn.closes.prices, drawn.scores, RULE)
+  returns = backtest.next_returns(drawn.closes.prices)
+  path = simulation.unverified(market, returns)
+  rewards, expected = verdicts.reward_table(market, path, returns, drawn.true_means)
+  return drawn, market, returns, path, rewards, expected
+
+
+def test_every_verdict_has_its_column():
+  names = verdicts.all_verdicts(5)
+  assert len(names) == 243 and names[0] == "KKKKK" and names[-1] == "FFFFF"
+  assert [verdicts.column_of(name, 5) for name in names] == list(range(243))
+  for text in ("", "KKKK", "KKKKKK", "KKKKk", "KKKK+"):
+    assert verdicts.column_of(text, 5) is None
+
+
+def test_a_verdict_changes_the_score_alone():
+  signals = np.arange(6.0).reshape(2, 3)
+  np.testing.assert_array_equal(verdicts.verified(signals, "ZF"), [[0, 1, 0], [3, 4, -5]])
+  assert signals[0, 2] == 2, "the signals stay as they are"
+
+
+def test_cells_are_what_the_portfolio_would_have_gained(table):
+  drawn, market, returns, path, rewards, expected = table
+  assert rewards.shape == expected.shape == (len(path.net), 243)
+  np.testing.assert_array_equal(rewards[:, 0], 0)
+  for i, verdict in ((0, "FZKKF"), (1, "ZZZZZ"), (2, "FFFFF")):
+    t, before = path.first + i, None if i == 0 else path.before[i]
+    signals = market.signals[t].copy()
+    signals[:, -1] *= [{"K": 1, "Z": 0, "F": -1}[letter] for letter in verdict]
+    mean = market.forecast.mean[t] + (
+        market.forecast.slopes[t] * (signals - market.forecast.centers[t])).sum(-1)
+    w = RULE.solve(mean, market.forecast.covariance[t], before)
+    column = verdicts.column_of(verdict, 5)
+    for cells, gains in ((rewards, returns), (expected, drawn.true_means)):
+      gain = RULE.net(w, before, gains[t]) - RULE.net(path.weights[i], before, gains[t])
+      assert cells[i, column] == pytest.approx(gain, abs=1e-9)
+
+
+def test_rewards_do_not_depend_on_earlier_verdicts(table):
+  """The weights before a trade are those of the unverified path; the policy's would differ."""
+  _, market, returns, path, rewards, _ = table
+  flipped = backtest.follow(returns, path.first, RULE,
+                            market.choice({path.first: "FFFFF", path.first + 1: "FFFFF"}))
+  net = RULE.net(flipped.weights[1], path.before[1], returns[path.first + 1]) - path.net[1]
+  assert not np.allclose(flipped.before[1], path.before[1])
+  assert rewards[1, -1] != pytest.approx(flipped.net[1] - path.net[1], abs=1e-7)
+  del net
+
+
+def test_regret_is_0_at_the_optimum_and_never_below(table):
+  *_, rewards, _ = table
+  assert (verdicts.regret(rewards, rewards.argmax(1)) == 0).all()
+  for column in range(0, 243, 7):
+    assert (verdicts.regret(rewards, np.full(len(rewards), column)) >= 0).all()
+  assert verdicts.regret(rewards, rewards.argmin(1)).max() > 0
+
+
+def test_a_file_of_days_comes_back(tmp_path):
+  day = verdicts.Day("2022-01-01", "a+1b-2", np.arange(9.0), np.arange(9.0) / 2, "in", True)
+  path = tmp_path / "days.jsonl"
+  verdicts.write_days(path, [day, day])
+  again = verdicts.read_days(str(path))[1]
+  np.testing.assert_array_equal(again.expected, day.expected)
+  assert (again.name, again.prompt, again.kinds, again.heldout, again.assets) == (
+      "2022-01-01", "a+1b-2", "in", True, 2)
+
+
+@pytest.mark.parametrize("line", ["{", "{}", '{"name": "x", "prompt": "a", "rewards": [1, 2], '
+                                  '"expected": [1, 2]}'])
+def test_a_bad_day_is_named(tmp_path, line):
+  path = tmp_path / "days.jsonl"
+  verdicts.write_days(path, [verdicts.Day("x", "a+1", np.zeros(3), np.zeros(3))])
+  path.write_text(path.read_text() + line + "\n")
+  with pytest.raises(ConfigError, match=r"days\.jsonl:2: no day of a table"):
+    verdicts.read_days(str(path))

@@ -1,7 +1,6 @@
 """Estimators whose ratio depends on the preceding tokens."""
 
 import dataclasses
-from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -12,14 +11,6 @@ from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.ops import prefix
 
 FAMILY = "prefix ratio"  # of all estimators of this module
-
-
-class Exponents(NamedTuple):
-  """Exponents of the position t: of the log-weight L_t / t^(1 - alpha), and of the window, t^power.
-  """
-
-  alpha: float
-  power: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +47,7 @@ def ctpo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Source: arXiv 2605.07331; the constants are those of the authors' Qwen3-4B run.
   """
-  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
-                   Exponents(alpha=1.0, power=cfg.power))
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, (1.0, cfg.power))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +67,7 @@ def ctpo_geomean(log_probs, anchor_log_probs, advantages, mask, cfg):
   Source: the public code of arXiv 2605.07331, which has `ctpo`'s bounds in this mode; its script
   keeps power 0.5, and advises -0.5 in a comment. PNPO: arXiv 2608.01418.
   """
-  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
-                   Exponents(alpha=0.0, power=cfg.power))
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, (0.0, cfg.power))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,13 +97,15 @@ def prefix_power(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Source: own derivation; the values in between are unpublished. The bounds are `ctpo`'s.
   """
-  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
-                   Exponents(alpha=cfg.alpha, power=cfg.alpha - 0.5))
+  exponents = cfg.alpha, cfg.alpha - 0.5
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, exponents)
 
 
-def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, exponents: Exponents):
-  """Returns the loss of `ctpo` on L_t / t^(1 - alpha), with a window that grows as t^power."""
-  alpha, power = exponents.alpha, exponents.power
+def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, exponents: tuple[float, float]):
+  """Returns the loss of `ctpo` on L_t / t^(1 - alpha), with a window that grows as t^power;
+  `exponents` are (alpha, power).
+  """
+  alpha, power = exponents
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   log_weight = prefix.cumulative_log_ratio(log_ratio, mask)
   position = jnp.maximum(prefix.token_index(mask), 1).astype(log_weight.dtype)

@@ -87,11 +87,8 @@ def register(name: str, numbers: type | None = None, *, anchor: str = "recompute
     raise ValueError(f"estimator {name!r}: anchor = {anchor!r}; allowed are 'recomputed' and "
                      "'behavior'")
 
-  options, always = {}, frozenset()
-  if isinstance(columns, Mapping):
-    options = dict(columns)
-  else:
-    always = frozenset(columns)
+  options = dict(columns) if isinstance(columns, Mapping) else {}
+  always = frozenset(() if options else columns)
   unknown = sorted(always.union(*options.values()) - set(COLUMNS))
   if unknown:
     raise ValueError(f"estimator {name!r} reads the columns {unknown}; allowed are {list(COLUMNS)}")

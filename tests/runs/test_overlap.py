@@ -1,7 +1,6 @@
 """A batch sampled while the one before trains is the one that would have been sampled after it."""
 
 import contextlib
-import re
 import threading
 import types
 
@@ -233,24 +232,6 @@ def test_refused_with_the_fix(devices, overrides, texts):
     built(devices, **overrides)
   for text in texts:
     assert text in str(error.value)
-
-
-@pytest.mark.parametrize("devices, overrides, fix", [
-    (4, {}, {"mesh.rollout": 2}),
-    (8, {"mesh.fsdp": 2}, {"mesh.rollout": 4}),
-    (4, {"mesh.data": 4}, {"mesh.rollout": 2, "mesh.data": -1}),
-    (3, SHARED, {"mesh.rollout": 1}),
-])
-def test_the_devices_that_an_error_names_can_be_set_apart(devices, overrides, fix):
-  with pytest.raises(ConfigError) as error:
-    built(devices, **overrides)
-  told = {key: int(value) for key, value in re.findall(r"(mesh\.\w+)=(-?\d+)", str(error.value))}
-  assert told == fix
-  made = built(devices, **overrides | told)
-  assert made.sampler.rollout_mesh.size == fix["mesh.rollout"] == devices - made.learner.mesh.size
-  if fix["mesh.rollout"] > 1:
-    with pytest.raises(ConfigError, match=r"does not divide|make \d+ devices"):
-      built(devices, **overrides | told | {"mesh.rollout": 1})
 
 
 @pytest.mark.parametrize("overrides", [{"mesh.rollout": 2}, {"updates.overlap": False}])

@@ -80,7 +80,7 @@ def test_a_row_without_its_turns_is_refused(tmp_path):
 def test_the_report_shows_tool_text_apart(monkeypatch):
   given = rollout()
   change = iter((np.full((3, LENGTH), 0.25), np.zeros((3, LENGTH))))
-  monkeypatch.setattr(evaluate, "_log_probs", lambda *_: next(change))
+  monkeypatch.setattr(report, "_log_probs", lambda *_: next(change))
   problems = [Problem(text[:PROMPT], "42") for text in TEXT]
   evaluation = evaluate.Evaluation(problems,
                                    verdicts().correct, TEXT, jax.tree.map(np.asarray, given), {})

@@ -101,7 +101,7 @@ def test_the_rule_bites(path, source, found):
 
 
 def test_a_client_may_use_the_package():
-  assert violations({"experiments/papers/occ/x.py": "from jaxrl_llm.lab import exact\n"
+  assert violations({"experiments/papers/occ/x.py": "from jaxrl_llm.lab import arena\n"
                      "from experiments.tables_lib import sweeps"}) == []
 
 

@@ -107,12 +107,11 @@ class Config:
     They are the tokens of the longest row or, with shared prompts, of a group as far as it is
     within the budget; rounded up to tiles where that is long.
     """
-    length = self.rollout.row_length
-    tile = math.lcm(BIN_TILE if length >= LONG_ROW else 1, self.mesh.sequence)
-    tiles = -(-length // tile)
+    r = self.rollout
+    tile = math.lcm(BIN_TILE if r.row_length >= LONG_ROW else 1, self.mesh.sequence)
+    tiles = -(-r.row_length // tile)
     if self.updates.shared_prompts:
-      tiles = max(tiles, min(-(-self.rollout.group_tokens // tile),
-                             self.updates.token_budget // tile))
+      tiles = max(tiles, min(-(-r.group_tokens // tile), self.updates.token_budget // tile))
     return tiles * tile
 
   @property

@@ -29,7 +29,7 @@ from jaxrl_llm.config import (
   EstimatorConfig,
   load_plugins,
 )
-from jaxrl_llm.objective import advantages, estimators
+from jaxrl_llm.objective import advantages
 from jaxrl_llm.objective.estimators.common import LOG_RATIO_BOUND, LOG_WEIGHT_BOUND
 from jaxrl_llm.reporting.tables import markdown_table
 
@@ -264,7 +264,7 @@ def main() -> None:
   made_by = (
       f"Written by `run.py --instances {args.instances} --group-instances {args.group_instances}`, "
       f"seed 0; jax {jax.__version__}, {time.process_time():.0f} s of processor time; "
-      f"{len(estimators.names())} estimators, {len(advantages.names())} advantages.\n\n")
+      f"{len(studies.as_published())} estimators, {len(advantages.names())} advantages.\n\n")
   write_csv(rows, args.out / "table.csv")
   (args.out / "table.md").write_text("# Exact bias and variance\n\n" + made_by + "\n".join(text))
   if args.out == HERE / "results":

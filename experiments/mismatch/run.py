@@ -107,7 +107,7 @@ def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None
       "iteration": iteration,
       "temperature": temperature,
       "keys": keys,
-      "rows_per_key": cfg.rows,
+      "rows_per_key": cfg.rollout.rows,
       "lines": lines,
   }
 

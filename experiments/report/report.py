@@ -102,11 +102,15 @@ class Report(Observer):
     return evaluate.evaluate(self.run.heldout, self.run.loop.source.sampler, params)
 
   def _samples(self, iteration: int, params: Params | None, evaluation: Evaluation) -> dict:
-    """Returns completions from before training and of `evaluation`; `params` None: the start's."""
+    """Returns completions from before training and of `evaluation`.
+
+    Args:
+      params: of the evaluation; None: the start's, which need not be read, as nothing changed.
+    """
     assert self.run.heldout is not None, "without problems, there are no completions"
-    start = self.run.start_params()
-    params = start if params is None else params
+    start = None if params is None else self.run.start_params()
     if self._before is None:
+      assert start is not None, "the first report shows an evaluation of the start"
       self._before = self._evaluate(start)
     tokenizer: PreTrainedTokenizerBase = self.run.heldout.task.tokenizer
     count = min(SAMPLES, len(self.run.heldout.problems) // processes.count())
@@ -140,17 +144,20 @@ def _warned_only(end: BaseException | None = None):
                    type(error).__name__, str(error).split("\n")[0][:200])
 
 
-def samples_of(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params,
-               other_params: Params, evaluation: Evaluation, count: int) -> list[dict]:
+def samples_of(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params | None,
+               other_params: Params | None, evaluation: Evaluation, count: int) -> list[dict]:
   """Returns JSON-able records of the first `count` rows of an evaluation, of this process's.
 
   All processes call it with as many rows. Per completion token, `log_ratio` is its log-prob under
-  `params` minus that under `other_params`, nats; None for tokens of a tool.
+  `params` minus that under `other_params`, nats; None for tokens of a tool. Both None: they are the
+  same, so that it is 0 and nothing is computed.
   """
   count = min(count, len(evaluation.problems))
   host = evaluation.rollout
-  change = (_log_probs(learner, params, host, count)
-            - _log_probs(learner, other_params, host, count))
+  change = np.zeros(host.tokens[:count].shape)
+  if params is not None:
+    change = (_log_probs(learner, params, host, count)
+              - _log_probs(learner, other_params, host, count))
   out = []
   for row in range(count):
     problem, span = evaluation.problems[row], slice(host.prompt_length[row], host.length[row])

@@ -44,7 +44,8 @@ def from_saved(content: dict) -> Config:
   sections = {}
   for key, section in content.items():
     if isinstance(section, dict):
-      section = {k: v for k, v in section.items() if f"{key}.{k}" not in REMOVED}
+      section = {k: v for k, v in section.items()
+                 if f"{key}.{k}" not in REMOVED or k == section.get("name")}
       if key in hints and issubclass(hints[key], Choice):
         section = _method_section(section, hints[key])
     sections[key] = section

@@ -153,7 +153,7 @@ def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
   weigh = jax.jit(weighed, out_shardings=parallel.rows(mesh))
   bar, norms = progress(range(warm.steps), "warm start"), []
   for index in bar:
-    batch = parallel.to_global(demonstrations(task, index, cfg.row_length), mesh)
+    batch = parallel.to_global(demonstrations(task, index, cfg.rollout.row_length), mesh)
     state, metrics = step(state, weigh(batch))
     norms.append(metrics["optimizer/grad_norm"].total)
     if index % 50 == 49:

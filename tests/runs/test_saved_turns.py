@@ -84,7 +84,7 @@ def test_the_report_shows_tool_text_apart(monkeypatch):
   problems = [Problem(text[:PROMPT], "42") for text in TEXT]
   evaluation = evaluate.Evaluation(problems,
                                    verdicts().correct, TEXT, jax.tree.map(np.asarray, given), {})
-  shown = report.samples_of(None, TOKENIZER, None, None, evaluation, 3)
+  shown = report.samples_of(None, TOKENIZER, {}, {}, evaluation, 3)
   assert shown[0]["pieces"] == list(TEXT[0][PROMPT:])
   inside = slice(TOOL.start - PROMPT, TOOL.stop - PROMPT)
   assert shown[0]["log_ratio"][inside] == [None] * 3 and shown[0]["log_ratio"].count(None) == 3

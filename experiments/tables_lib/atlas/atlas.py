@@ -53,13 +53,15 @@ class Place:
 
 
 def configs(methods: Methods = None) -> dict[str, EstimatorConfig]:
-  """Returns label to config: of all registered estimators, of some names, or as they were given."""
+  """Returns label to config: of all registered estimators that weigh a row by itself, of some
+  names, or as they were given.
+  """
   if isinstance(methods, Mapping):
     return dict(methods)
   if isinstance(methods, str):
     raise ConfigError(f"atlas of {methods!r}: a list of names was expected. Fix: [{methods!r}].")
-  return {name: EstimatorConfig(name)
-          for name in (estimators.names() if methods is None else methods)}
+  alone = [name for name in estimators.names() if not estimators.spec(name).of_groups]
+  return {name: EstimatorConfig(name) for name in (alone if methods is None else methods)}
 
 
 def families(methods: Mapping[str, EstimatorConfig]) -> dict[str, list[str]]:

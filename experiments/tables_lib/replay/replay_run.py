@@ -57,7 +57,7 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   without_kl = dataclasses.replace(cfg.kl, coef=0.0)
   step = dataclasses.replace(
       learner.cfg, loss=dataclasses.replace(learner.cfg.loss, kl=without_kl),
-      micro_batches=_micro_batches(len(rows.keep), cfg.rows, cfg.updates))
+      micro_batches=_micro_batches(len(rows.keep), cfg.rollout.rows, cfg.updates))
   replayed = replay_lib.replay(
       rows, params, _scores(learner, start, params, rows.rollout), model=learner.model,
       cfg=dataclasses.replace(cfg.batch, kl=without_kl), step=step)

@@ -190,12 +190,12 @@ def _linear(params, batch: TrainBatch, *, model, cfg):
 
 def _coefficients(name: str, log_probs, anchor, batch: TrainBatch):
   """Returns (dloss / dlog pi [B, L], clip shares) of an estimator with its default numbers."""
-  mask, call = batch.rollout.mask, estimators.get_estimator(name)
-
-  columns = estimator_columns(batch, EstimatorConfig(name))
+  mask, call, cfg = batch.rollout.mask, estimators.get_estimator(name), EstimatorConfig(name)
+  columns = estimators.stand_ins(cfg, anchor, mask)  # for a reference that no KL term scored
+  columns |= {key: x for key, x in estimator_columns(batch, cfg).items() if x is not None}
 
   def loss(log_probs):
-    out = call(log_probs, anchor, batch.advantages, mask, EstimatorConfig(name), **columns)
+    out = call(log_probs, anchor, batch.advantages, mask, cfg, **columns)
     return jnp.sum(batch.loss_weights * jnp.where(mask, out.per_token_loss, 0)), out.metrics
 
   coefficient, metrics = jax.jit(jax.grad(loss, has_aux=True))(log_probs)

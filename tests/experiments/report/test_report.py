@@ -36,7 +36,7 @@ def made(tmp_path, monkeypatch):
   monkeypatch.setattr(report, "samples_of", lambda *_: [])
   asked = types.SimpleNamespace(task=types.SimpleNamespace(tokenizer=None), problems=[])
   loop = types.SimpleNamespace(schedule=types.SimpleNamespace(iterations=1000), learner=None)
-  run = Observed(loop, asked, lambda: None, tmp_path)
+  run = Observed(loop, asked, dict, tmp_path)
   return report.Report(run), clock, written
 
 
@@ -83,12 +83,31 @@ def test_the_first_report_waits_for_the_first_iteration(made):
   assert written == ["running"]
 
 
+def test_the_first_report_reads_no_parameters(made, monkeypatch):
+  """The completions are the start's, under which nothing changed yet; beside an update its
+  parameters would be the third copy in memory.
+  """
+  shown, _, written = made
+
+  def unexpected():
+    raise AssertionError("the parameters of the start were read")
+
+  shown.run = shown.run._replace(start_params=unexpected)
+  shown.evaluated(0, None, EVALUATION)
+  shown.rested()
+  assert written == ["running"]
+  written.clear()
+  shown._written = None
+  shown.evaluated(5, {}, EVALUATION)  # fails, and says so in a warning
+  assert not written
+
+
 def test_a_resumed_run_has_no_first_report(made, monkeypatch):
   shown, _, written = made
   monkeypatch.setattr(shown, "_evaluate", lambda params: EVALUATION)
   shown.rested()
   assert not written
-  shown.evaluated(5, None, EVALUATION)
+  shown.evaluated(5, {}, EVALUATION)
   assert written == ["running"]
 
 

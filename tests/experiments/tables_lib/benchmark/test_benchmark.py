@@ -349,7 +349,7 @@ def test_load_run(run_folder, built, params):
   other.task.num_terms = 3
   other.rollout.max_prompt_tokens, other.rollout.max_new_tokens = 5, 9
   loaded, _ = benchmark.load_run(run_folder, 4, from_dict(other), one)
-  assert len(loaded.task.heldout(1)[0].prompt) == 5 and loaded.cfg.row_length == 14
+  assert len(loaded.task.heldout(1)[0].prompt) == 5 and loaded.cfg.rollout.row_length == 14
   with pytest.raises(ConfigError, match="iterations 4"):
     benchmark.load_run(run_folder, 3, devices=one)
 

@@ -6,11 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.tables_lib.exact import exact_gradient, studies
+from experiments.tables_lib.exact import exact, exact_gradient, studies
 from experiments.tables_lib.exact.moments import score_sum, single_sequence
 from jaxrl_llm.config import AggregationConfig, EstimatorConfig
-from jaxrl_llm.lab.exact import exact
-from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators import common, register
 from jaxrl_llm.ops import prefix
 from jaxrl_llm.types import EstimatorOutput
@@ -150,7 +148,7 @@ def test_cumulative_ratio_has_mean_one_and_growing_variance():
   assert (np.diff(wrong_square - np.square(wrong_mean), axis=-1) < 0).any()
 
 
-@pytest.mark.parametrize("name", estimators.names())
+@pytest.mark.parametrize("name", studies.as_published())
 def test_on_policy_every_estimator_expects_reinforce(case, mean_gradient, targets, name):
   """But for those that declare another coefficient there; `clip_cov` finds no covariance in a
   batch of one row.

@@ -27,13 +27,12 @@ import cells as arena_cells
 from claims import CLAIMS, FRESH_SEEDS, FURTHER_SEEDS, MAP
 from tqdm import tqdm
 
+from experiments.commands import cache
 from experiments.tables_lib import arena
-from experiments.tables_lib.arena import records, tables
+from experiments.tables_lib.arena import methods, records, tables
 from experiments.tables_lib.arena.sweeps import run_method
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.lab.arena import methods
 from jaxrl_llm.lab.arena.setting import Setting
-from jaxrl_llm.store import cache
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

@@ -89,7 +89,7 @@ def plan(cfg: Config, devices) -> Planned:
   scores = by_rows(abstract_scores(learner.scoring, params, rollout, on_policy=on_policy), mesh)
   if learner.scoring.anchor == INTERPOLATED:
     scores = scores.replace(step=jax.ShapeDtypeStruct((), jnp.int32))
-  per_row = functools.partial(_array, mesh, (cfg.rows,))
+  per_row = functools.partial(_array, mesh, (cfg.rollout.rows,))
   rules = rules_on(sampling_of(cfg.rollout, cfg.vocabulary, "sampler"))
   return Planned(learner, cfg.rollout, rules, rollout_mesh, _state(learner), params,
                  _prompts(cfg.rollout, mesh), rollout, scores, per_row(jnp.float32), per_row(bool),

@@ -93,8 +93,8 @@ def headline_paths(closes, prices, sentiment, first: int, headlines):
   days = []
   for i in range(len(path.net)):
     t = first + i
-    prompt = "".join(f"{simulation.OUTLETS[min(int(count), MOST_COUNTED)]}{round(9 * score):+d}"
-                     for count, score in zip(counts[t], sentiment[t], strict=True))
+    prompt = "".join(f"{round(9 * score):+d}" for score in sentiment[t]) + "".join(
+        simulation.OUTLETS[min(int(count), MOST_COUNTED)] for count in counts[t])
     day = str(closes.days[t])
     days.append(verdicts.Day(day, prompt, table[i], table[i], heldout=day >= HELDOUT))
   return paths, days

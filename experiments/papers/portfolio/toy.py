@@ -4,32 +4,26 @@
   python experiments/papers/portfolio/toy.py --render  # the tables again, from the results
   python experiments/papers/portfolio/toy.py --seeds=7 --out=runs/portfolio
 
-A seed is a market, a network and its samples. Writes results/seed<n>.json and two tables of
-README.md beside this file.
+A seed is a market and the samples of training; the policy is a table (outlet_policy.py). Writes
+results/seed<n>.json and two tables of README.md beside this file.
 """
 
-import contextlib
-import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 
-from experiments.papers.portfolio import backtest, config, rows, simulation, verdicts
+from experiments.papers.portfolio import backtest, config, outlet_policy, rows, simulation, verdicts
 from experiments.papers.portfolio.weights import MeanVariance
 from experiments.tables_lib import seed_results
-from experiments.tables_lib.benchmark import loading
 from experiments.tables_lib.compare import interval
 from experiments.tables_lib.page_parts import narrow_tables, replace_part
 from jaxrl_llm.config import from_dict
-from jaxrl_llm.reporting.reader import read_run
-from jaxrl_llm.runs import evaluate, trainer
-from jaxrl_llm.wiring import evaluation_sets, saved
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2)
 SHARES = ("informative_kept", "noise_zeroed", "adversarial_flipped")
-MEASURED = ("regret", *SHARES)
+METHODS = ("grpo", "cispo", "gspo")
 HEADER = ("verdicts", "regret, % of the value a day", "informative kept, %", "noise zeroed, %",
           "adversarial flipped, %")
 
@@ -41,56 +35,41 @@ def config_of(seed: int):
   return values
 
 
-def train(seed: int, folder: Path) -> tuple[dict, list[str]]:
-  """Trains a policy; returns the means of MEASURED before and after, and the last verdicts.
-
-  The verdicts are of all held-out days in their order.
-  """
-  trainer.run(from_dict(config_of(seed)), folder)
-  run = read_run(folder)
-  curves = {name: run.series(f"eval/component/{name}")[1] for name in MEASURED}
-  built, params = loading.load_run(folder, saved.choose(folder, "latest"), plugins="run")
-  cfg, task, _, sampler = built
-  with contextlib.closing(sampler):
-    heldout, *_ = evaluation_sets.make_sets(cfg, task)
-    texts = evaluate.evaluate(heldout, sampler, params).texts
-  return {"before": {name: float(curve[0]) for name, curve in curves.items()},
-          "after": {name: float(curve[-1]) for name, curve in curves.items()}}, texts
-
-
 def baselines(days: list[verdicts.Day]) -> dict[str, dict]:
-  """Returns the means of MEASURED of verdicts that need no policy, in percent of a day's value."""
+  """Returns the means of regret and SHARES of verdicts that need no policy."""
   table = np.array([day.expected for day in days])
   assets = days[0].assets
   planted = ["".join(simulation.RIGHT[kind] for kind in day.kinds) for day in days]
   choices = {"every score kept": ["K" * assets] * len(days),
              "every score zeroed": ["Z" * assets] * len(days), "oracle: by the kind": planted}
-  out = {}
-  for name, verdict in choices.items():
-    columns = np.array([verdicts.column_of(text, assets) for text in verdict])
-    letters, kinds = "".join(verdict), "".join(day.kinds for day in days)
-    shares = {share: float(np.mean([letter == simulation.RIGHT[kind]
-                                    for letter, place in zip(letters, kinds, strict=True)
-                                    if place == kind]))
-              for share, kind in zip(SHARES, simulation.KINDS, strict=True)}
-    out[name] = {"regret": 100 * float(verdicts.regret(table, columns).mean()), **shares}
   uniform = 100 * float((table.max(1) - table.mean(1)).mean())
-  out["at random"] = {"regret": uniform, **dict.fromkeys(SHARES, 1 / 3)}
-  return out
+  return {"evenly drawn (before)": {"regret": uniform, **dict.fromkeys(SHARES, 1 / 3)},
+          **{name: means(days, verdict) for name, verdict in choices.items()}}
+
+
+def means(days: list[verdicts.Day], verdict: list[str]) -> dict[str, float]:
+  """Returns the means of regret, in percent of the value, and of SHARES of a verdict a day."""
+  table = np.array([day.expected for day in days])
+  chosen = np.array([verdicts.column_of(text, days[0].assets) for text in verdict])
+  letters, kinds = "".join(verdict), "".join(day.kinds for day in days)
+  shares = {share: float(np.mean([letter == simulation.RIGHT[kind]
+                                  for letter, place in zip(letters, kinds, strict=True)
+                                  if place == kind]))
+            for share, kind in zip(SHARES, simulation.KINDS, strict=True)}
+  return {"regret": 100 * float(verdicts.regret(table, chosen).mean()), **shares}
 
 
 def portfolios(cfg, days: list[verdicts.Day], texts: list[str]) -> dict[str, dict]:
   """Returns the measures of each portfolio on the held-out days, followed day by day.
 
-  The oracle knows the outlets' kinds. A completion that is no verdict keeps every score.
+  The oracle knows the outlets' kinds.
   """
   drawn = simulation.simulate(cfg.market, cfg.days + cfg.heldout_days, cfg.informative,
                               cfg.adversarial, cfg.effect, cfg.volatility)
   rule, prices = MeanVariance(), drawn.closes.prices
-  first, assets = len(prices) - 1 - len(days), prices.shape[1]
+  first = len(prices) - 1 - len(days)
   returns, market = backtest.next_returns(prices), simulation.market_of(prices, drawn.scores, rule)
-  learnt = {first + i: text for i, text in enumerate(texts)
-            if verdicts.column_of(text, assets) is not None}
+  learnt = {first + i: text for i, text in enumerate(texts)}
   oracle = {first + i: "".join(simulation.RIGHT[kind] for kind in day.kinds)
             for i, day in enumerate(days)}
   paths = rows.simple_paths(prices, first, rule)
@@ -101,15 +80,27 @@ def portfolios(cfg, days: list[verdicts.Day], texts: list[str]) -> dict[str, dic
 
 def measure(seed: int) -> dict:
   """Returns what the page shows of a seed."""
-  begin = time.perf_counter()
   cfg = from_dict(config_of(seed)).task
-  days = [day for day in simulation.simulated_days(
+  every_day = simulation.simulated_days(
       cfg.market, cfg.days, cfg.heldout_days, cfg.informative, cfg.adversarial, cfg.effect,
-      cfg.volatility) if day.heldout]
-  with tempfile.TemporaryDirectory() as folder:
-    policy, texts = train(seed, Path(folder) / "run")
-  return {"policy": policy, "baselines": baselines(days), "verdicts": texts,
-          "portfolios": portfolios(cfg, days, texts), "seconds": time.perf_counter() - begin}
+      cfg.volatility)
+  heldout = [day for day in every_day if day.heldout]
+  trained = outlet_policy.Days.of([day for day in every_day if not day.heldout])
+  learnt, seconds = {}, {}
+  for text in METHODS:
+    begin = time.perf_counter()
+    logits, _ = outlet_policy.train(trained, text, seed)
+    learnt[text] = outlet_policy.greedy(logits, outlet_policy.Days.of(heldout))
+    seconds[text] = time.perf_counter() - begin
+  return {"policies": {text: means(heldout, verdict) for text, verdict in learnt.items()},
+          "baselines": baselines(heldout), "portfolios": portfolios(cfg, heldout, learnt["grpo"]),
+          "seconds": seconds}
+
+
+def by_seed(values: list[float]) -> str:
+  """Returns the mean with the value of each seed; only the mean where they are equal."""
+  each = [f"{value:.0f}" for value in values]
+  return each[0] if len(set(each)) == 1 else f"{np.mean(values):.0f} ({', '.join(each)})"
 
 
 def write_tables(results: list[dict], page: Path) -> None:
@@ -117,20 +108,20 @@ def write_tables(results: list[dict], page: Path) -> None:
   lines = []
   by_name = {**{name: [one["baselines"][name] for one in results]
                 for name in results[0]["baselines"]},
-             "policy, before": [one["policy"]["before"] for one in results],
-             "policy, after": [one["policy"]["after"] for one in results]}
-  for name, means in by_name.items():
-    lines.append((name, interval(np.array([mean["regret"] for mean in means])),
-                  *(interval(100 * np.array([mean[share] for mean in means]))
-                    for share in SHARES)))
+             **{f"learnt, `{text}`": [one["policies"][text] for one in results]
+                for text in METHODS}}
+  for name, rows_of_seeds in by_name.items():
+    lines.append((name, interval(np.array([row["regret"] for row in rows_of_seeds])),
+                  *(by_seed([100 * row[share] for row in rows_of_seeds]) for share in SHARES)))
   replace_part(page, "toy.py, regret", narrow_tables(HEADER, lines))
   lines = []
   for name in results[0]["portfolios"]:
     row = [one["portfolios"][name] for one in results]
     gaps = "; ".join(f"{one['difference']:+.1f} ({one['interval'][0]:+.1f} to "
                      f"{one['interval'][1]:+.1f})" for one in row)
-    lines.append((name, *(interval(np.array([one[field] for one in row]))
-                          for field in ("cumulative", "sharpe_365")),
+    lines.append(("one asset" if name == "first" else name,
+                  *(interval(np.array([one[field] for one in row]))
+                    for field in ("cumulative", "sharpe_365")),
                   interval(100 * np.array([one["drawdown"] for one in row])),
                   "" if name == rows.TECHNICAL else gaps))
   replace_part(page, "toy.py, portfolios", narrow_tables(

@@ -91,6 +91,15 @@ def test_errors_are_one_line(market, monkeypatch, flags, message):
   assert message in str(error.value) and "\n" not in str(error.value)
 
 
+def test_too_many_assets_to_try_all_verdicts(market):
+  closes = command.market_files.read_closes(str(market / "closes.csv"))
+  many = command.market_files.Closes(closes.days, tuple("ABCDEFGHI"),
+                                     np.repeat(closes.prices[:, :1], 9, 1))
+  headlines = command.market_files.read_headlines(str(market / "headlines.csv"))
+  with pytest.raises(command.ConfigError, match=r"9 assets with headlines.*at most 8"):
+    command.measured(many, headlines, "")
+
+
 @pytest.mark.parametrize("flags, message", [
     ([], "either --prices"), (["--prices=x.csv", "--render"], "either --prices"),
     (["--prices=x.csv", "--days=y"], "--days without --headlines"),

@@ -113,5 +113,6 @@ ROWS = (
            for name in ("learnt, `grpo`", "evenly drawn (before)")
            for column in ("informative kept, %", "adversarial flipped, %"))),
         "Sharpe ratio .7026 without, .7102 with sentiment (2508.16378 v2, second-hand)",
-        "not tested: real headlines hold no signal; the planted one is kept, its opposite flipped", commit="17da672"),
+        "not tested: real headlines hold no signal; the planted one is kept, its opposite flipped",
+        commit="cf3677c"),
 )

@@ -3,7 +3,8 @@
 from setuptools import find_namespace_packages, find_packages, setup
 
 # What papers, tables and plans import from; data, pages and commands beside it stay in the clone.
-CLIENTS = ("papers", "tables_lib", "planning", "smollm2")
+CLIENTS = ("commands", "papers", "tables_lib", "planning", "report", "smollm2",
+           "tasks", "writers")
 
 setup(
     name="jaxrl_llm",
@@ -17,7 +18,7 @@ setup(
             include=[f"experiments.{name}{below}" for name in CLIENTS for below in ("", ".*")],
             exclude=["*.results"]),
     ],
-    package_data={"jaxrl_llm.reporting": ["templates/*"]},
+    package_data={"experiments.report": ["templates/*"]},
     python_requires=">=3.11",
     install_requires=[
         "absl-py>=2.1,<3",

@@ -1,4 +1,4 @@
-"""Show the folder of compiled programs and warm starts that runs share, or clear it.
+"""Show the folder of compiled programs that runs share, or clear it.
 
   python experiments/cache.py
   python experiments/cache.py --clear
@@ -9,9 +9,10 @@ the next runs time and changes no result.
 
 import argparse
 import os
+import shutil
 import sys
 
-from jaxrl_llm.store import cache, shared_starts
+from experiments.commands import cache
 
 
 def main() -> None:
@@ -31,13 +32,12 @@ def main() -> None:
     print(f"{cache.VARIABLE} is empty: runs share nothing.")
     return
   print(root)
-  for name, limit in ((cache.PROGRAMS, cache.PROGRAM_BYTES),
-                      (cache.STARTS, shared_starts.LIMIT_BYTES)):
-    size, _ = cache.size_and_time(root / name)
-    if arguments.clear:
-      cache.remove(root / name)
-    done = "removed" if arguments.clear else f"of at most {limit >> 20}"
-    print(f"  {name}: {size / (1 << 20):.1f} MiB {done}")
+  size = sum(stat.st_size for _, stat in cache.stats((root / cache.PROGRAMS).glob("*")))
+  if arguments.clear:
+    shutil.rmtree(root / cache.PROGRAMS, ignore_errors=True)
+  done = "removed" if arguments.clear else f"of at most {cache.PROGRAM_BYTES >> 20}"
+  print(f"  {cache.PROGRAMS}: {size / (1 << 20):.1f} MiB {done}")
+
 
 if __name__ == "__main__":
   main()

@@ -26,11 +26,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments.tables_lib import compare
+from experiments.commands.command_line import with_fix
+from experiments.tables_lib import compare, method_text
 from jaxrl_llm.config import ConfigError, load_plugins
-from jaxrl_llm.lab import method_text
 from jaxrl_llm.reporting.reader import RunError
-from jaxrl_llm.runs.command_line import with_fix
 from jaxrl_llm.store.folders import path_of
 
 MAIN = Path(__file__).with_name("main.py")

@@ -18,12 +18,12 @@ import contextlib
 from absl import flags
 from ml_collections import config_flags
 
+from experiments.commands import command_line, saved
 from experiments.tables_lib.benchmark import benchmark, loading
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.models import CheckpointError
-from jaxrl_llm.runs import command_line
 from jaxrl_llm.store.checkpoints import TornCheckpointsError
-from jaxrl_llm.wiring import evaluation_sets, saved, setup
+from jaxrl_llm.wiring import evaluation_sets, setup
 
 _CONFIG = config_flags.DEFINE_config_file("config", None,
                                           "Config file: `path.py` or `path.py:preset`.",

@@ -6,11 +6,10 @@
 
 from absl import flags
 
+from experiments.commands import command_line, saved
 from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.runs import command_line
 from jaxrl_llm.store.checkpoints import TornCheckpointsError
-from jaxrl_llm.wiring import saved
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
 _OUT = flags.DEFINE_string("out", None, "Directory to write; it must not hold a checkpoint.")

@@ -22,7 +22,9 @@ Evaluate a run (its plot and report are runs/a/curves.png and runs/a/report.html
 from absl import flags
 from ml_collections import config_flags
 
-from jaxrl_llm.runs import command_flags, command_line, trainer
+from experiments.commands import command_flags, command_line, disk
+from experiments.report import OBSERVERS
+from jaxrl_llm.runs import trainer
 
 # Unknown keys and wrong types pass here, because the messages of `from_dict` name range and fix.
 _CONFIG = config_flags.DEFINE_config_file("config", None,
@@ -33,9 +35,12 @@ _WORKDIR = flags.DEFINE_string(
 
 
 def main():
-  trainer.run(command_flags.config_of(_CONFIG, trainer.check), _WORKDIR.value)
+  cfg = command_flags.config_of(_CONFIG, trainer.check)
+  with disk.named(_WORKDIR.value):
+    trainer.run(cfg, _WORKDIR.value, OBSERVERS)
 
 
 if __name__ == "__main__":
   command_line.run(main, required=("config", "workdir"), folders=("workdir",),
-                   errors=trainer.RUN_ERRORS, multi_process=True, early=trainer.EARLY_ENDS)
+                   errors=(*trainer.RUN_ERRORS, disk.DiskError), multi_process=True,
+                   early=trainer.EARLY_ENDS)

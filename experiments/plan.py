@@ -24,8 +24,8 @@ import os
 from absl import flags
 from ml_collections import config_flags
 
+from experiments.commands import command_flags, command_line
 from experiments.planning import plan
-from jaxrl_llm.runs import command_flags, command_line
 
 # Unknown keys and wrong types pass here, because the messages of `from_dict` name range and fix.
 _CONFIG = config_flags.DEFINE_config_file("config", None,

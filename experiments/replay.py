@@ -11,11 +11,12 @@ replay.md and replay.html into the run's folder.
 import argparse
 import sys
 
+from experiments.commands import cache
+from experiments.commands.command_line import with_fix
+from experiments.commands.saved import OF_RUN
 from experiments.tables_lib.replay import replay_run
-from jaxrl_llm.config import OF_RUN, ConfigError, load_plugins
+from jaxrl_llm.config import ConfigError, load_plugins
 from jaxrl_llm.reporting.reader import RunError
-from jaxrl_llm.runs.command_line import with_fix
-from jaxrl_llm.store import cache
 from jaxrl_llm.store.checkpoints import TornCheckpointsError
 
 

@@ -134,6 +134,20 @@ PRESETS = {
         recipe("seq_mis", "grpo", "token"),
     "mis_po":
         recipe("mis_po", "grpo", "token"),
+    # A row against its group. Of the first two the coefficient falls with the group's size.
+    "tpo":
+        recipe("tpo", "grpo", "sequence_sum", advantage__ddof=0, advantage__epsilon=0.0),
+    "tpo_mean":
+        recipe("tpo", "grpo", "sequence", advantage__ddof=0, advantage__epsilon=0.0,
+                estimator__normalize="mean"),
+    "gvpo":
+        recipe("gvpo", "grpo", "sequence_sum"),
+    "oapl":
+        recipe("oapl", "dr_grpo", "sequence_sum"),
+    "qrpo":
+        recipe("qrpo", "dr_grpo", "sequence_sum"),
+    "real":
+        recipe("real", "grpo", "sequence"),
     # Sampler / trainer mismatch.
     "kpop_correction":
         recipe("ppo", "grpo", "token", updates__anchor="recomputed", correction__level="token",

@@ -21,7 +21,8 @@ import sys
 import threading
 
 # What the commands import, at their top or on their way.
-MODULES = ("jaxrl_llm.runs.trainer", "jaxrl_llm.runs.command_line", "jaxrl_llm.presets",
+MODULES = ("jaxrl_llm.runs.trainer", "experiments.commands.command_line", "experiments.report",
+           "jaxrl_llm.presets",
            "ml_collections.config_flags", "matplotlib.backends.backend_agg", "tensorboard.summary",
            "multiprocessing.synchronize", "PIL.BmpImagePlugin", "PIL.GifImagePlugin",
            "PIL.JpegImagePlugin", "PIL.PpmImagePlugin")

@@ -335,6 +335,14 @@ def test_a_removed_key_is_read_in_an_old_file_and_refused_in_a_new_one():
     from_dict({"rollout": {"compaction": 2}})
 
 
+def test_the_section_of_a_task_that_left_is_read_only_where_it_was_chosen():
+  """Nothing read it in other runs; a run of that task needs the plugin, and is not run without."""
+  task = {**OLD["otb"]["task"], "countdown": {"numbers": 5}}
+  assert config_lib.from_saved({**OLD["otb"], "task": task}) == config_lib.from_saved(OLD["otb"])
+  with pytest.raises(ConfigError, match="countdown"):
+    config_lib.from_saved({**OLD["otb"], "task": {**task, "name": "countdown"}})
+
+
 @pytest.mark.parametrize("section", ["rollout", "estimator", "advantage"])
 def test_an_old_file_with_an_unknown_key_is_refused(section):
   content = {**OLD["critic"], section: {**OLD["critic"][section], "no_such_key": 1}}

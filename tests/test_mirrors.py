@@ -7,7 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
-PACKAGE, CLIENTS = ROOT / "jaxrl_llm", ("planning", "tables_lib", "papers")
+PACKAGE, CLIENTS = ROOT / "jaxrl_llm", ("commands", "planning", "tables_lib", "papers", "report",
+                                        "tasks", "writers")
 # Modules that tests reach through others: the folder or file below jaxrl_llm/ or, with the clients,
 # below the repository, and the test that fails when it is wrong. The longest name counts.
 COVERED = {
@@ -15,9 +16,9 @@ COVERED = {
     "grading": "grading/test_verifiers.py",
     "late.py": "test_loaded_lines.py",
     "method_numbers.py": "test_config.py",
+    "lab/arena/methods.py": "experiments/tables_lib/arena/test_arena_sweeps.py",
     "lab/arena/policies.py": "experiments/tables_lib/arena/test_checks.py",
     "lab/arena/tasks.py": "experiments/tables_lib/arena/test_checks.py",
-    "lab/method_text.py": "experiments/tables_lib/test_compare.py",
     "models/hf/export_weights.py": "models/hf/test_hf_parity.py",
     "models/hf/extra_tensors.py": "models/hf/test_hf_parity.py",
     "models/hf/gguf_tokenizer.py": "models/hf/test_gguf.py",
@@ -37,9 +38,7 @@ COVERED = {
     "rollouts/server": "rollouts/server/test_server_sampler.py",
     "rollouts/tools/registry.py": "rollouts/tools/test_tool_table.py",
     "sandbox": "sandbox/test_python_sandbox.py",
-    "store/bucket_checkpoints.py": "runs/test_bucket_run.py",
     "store/files.py": "reporting/test_reporting.py",
-    "store/shared_starts.py": "runs/test_shared_starts.py",
     "tasks": "tasks/test_dataset.py",
     "tasks/demonstration_file.py": "runs/test_demonstrations.py",
     "tasks/keys.py": "test_config.py",
@@ -48,11 +47,14 @@ COVERED = {
     "tasks/verifiers.py": "test_public_names.py",
     "training/teachers.py": "runs/test_teachers.py",
     "wiring": "runs/test_resolve.py",
+    "experiments/commands/buckets/checkpoints.py": "runs/test_bucket_run.py",
+    "experiments/commands/command_flags.py": "experiments/commands/test_command_line.py",
     "experiments/planning/model_flops.py": "experiments/planning/test_flops.py",
     "experiments/tables_lib/arena": "experiments/tables_lib/arena/test_arena_sweeps.py",
     "experiments/tables_lib/benchmark": "experiments/tables_lib/benchmark/test_benchmark.py",
     "experiments/tables_lib/exact": "experiments/tables_lib/exact/test_exact_command.py",
     "experiments/tables_lib/generators.py": "experiments/papers/tvm/test_search.py",
+    "experiments/tables_lib/method_text.py": "experiments/tables_lib/test_compare.py",
     "experiments/tables_lib/sweep_cells.py": "experiments/tables_lib/test_sweeps.py",
     "experiments/papers": "experiments/papers/test_pages.py",
 }

@@ -77,13 +77,18 @@ def test_the_pairs_are_those_of_the_sweep():
   assert len(rows) == 3 and re.findall(pair, stated) == rows
 
 
-def test_the_real_model_s_numbers_are_those_of_its_run():
+def test_the_real_model_s_numbers_are_those_of_its_runs():
   page = ROOT / "experiments/smollm2/README.md"
-  part = "experiments/smollm2/recipe.py"
-  before, after, minutes = (Place(part, ("smollm2_0",), column).read(page)
-                            for column in ("before", "after", "minutes"))
-  said = f"{before:.3f} → {after:.3f} of 8 samples right, one seed, {minutes:.0f} minutes"
-  assert said.replace("0.", ".") in README
+
+  def number(run, column):
+    return Place("experiments/smollm2/recipe.py", (run,), column).read(page)
+
+  pairs = [f"{number(run, 'before'):.3f} → {number(run, 'after'):.3f}"
+           for run in ("smollm2_0", "smollm2_1", "smollm2_2")]
+  taken = f"{number('smollm2_1', 'minutes'):.0f} minutes on 2 idle cores and "
+  stated = (f"{pairs[0]} (60 iterations), {pairs[1]}, {pairs[2]} (80); the command takes {taken}"
+            f"{number('smollm2_1', 'GiB'):.1f} GiB")
+  assert re.sub(r"\b0\.", ".", stated) in README
 
 
 def test_the_ends_of_the_comparison_are_those_of_the_table():

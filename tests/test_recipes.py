@@ -153,7 +153,8 @@ def planned_step(path: Path, folder: Path) -> dict:
                     reason="needs libtpu: pip install -e '.[plan-tpu]'")
 @pytest.mark.parametrize("path", [
     pytest.param(path, id=path.stem,
-                 marks=pytest.mark.nightly if ready(path).row_length <= 1024 else pytest.mark.plans)
+                 marks=pytest.mark.nightly if ready(path).rollout.row_length <= 1024
+                 else pytest.mark.plans)
     for path in RECIPES])
 def test_the_step_compiles_as_planned(path, tmp_path):
   found = planned_step(path, tmp_path)

@@ -11,9 +11,9 @@ import verdicts
 from claims import Claim
 from matplotlib.figure import Figure
 
+from experiments.report.plots import INK
 from experiments.tables_lib import statistics
 from experiments.tables_lib.statistics import MEASURES, Difference
-from jaxrl_llm.reporting.plots import INK
 from jaxrl_llm.reporting.tables import markdown_table
 
 METHODS = {"cispo": "CISPO", "minpro": "MinPRO", "ctpo": "CTPO", "gspo": "GSPO",

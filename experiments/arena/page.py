@@ -30,10 +30,9 @@ from verdicts import (
 )
 
 from experiments.tables_lib import arena, statistics
-from experiments.tables_lib.arena import figures, records, tables
+from experiments.tables_lib.arena import figures, methods, records, tables
 from experiments.tables_lib.arena.records import tuned
 from experiments.tables_lib.page_parts import replace_part
-from jaxrl_llm.lab.arena import methods
 from jaxrl_llm.reporting.tables import markdown_table
 
 HERE = Path(__file__).parent

@@ -27,13 +27,12 @@ import cells as arena_cells
 from claims import CLAIMS, FRESH_SEEDS, FURTHER_SEEDS, MAP
 from tqdm import tqdm
 
+from experiments.commands import cache
 from experiments.tables_lib import arena
-from experiments.tables_lib.arena import records, tables
+from experiments.tables_lib.arena import methods, records, tables
 from experiments.tables_lib.arena.sweeps import run_method
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.lab.arena import methods
 from jaxrl_llm.lab.arena.setting import Setting
-from jaxrl_llm.store import cache
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -76,14 +75,17 @@ def further() -> list[arena_cells.Job]:
 
 
 def fresh() -> list[arena_cells.Job]:
-  """Returns the jobs of the claims on the map with fresh seeds, at the steps that the map chose."""
-  methods_of = {name for claim in CLAIMS for name in (claim.first, claim.second)
-                if claim.tables == MAP}
+  """Returns the jobs of the claims on the map with fresh seeds, at the steps that the map chose:
+  method by method, in the order of the claims, so that the first claims are complete first.
+  """
+  names = dict.fromkeys(name for claim in CLAIMS if claim.tables == MAP
+                        for name in (claim.first, claim.second))
+  every = [cell for table in MAP
+           for cell in records.merged(records.read(RESULTS / f"{table}.jsonl"))]
   return [arena_cells.Job("fresh", cell.text, Setting(**cell.setting),
                           (cell.steps[records.best_step(cell)],), (cell.age,), (cell.noise,),
                           FRESH_SEEDS)
-          for table in MAP for cell in records.merged(records.read(RESULTS / f"{table}.jsonl"))
-          if cell.method in methods_of]
+          for name in names for cell in every if cell.method == name]
 
 
 def run_map(jobs: list[arena_cells.Job], workers: int) -> None:

@@ -12,10 +12,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from experiments.commands import cache
 from experiments.tables_lib.atlas import atlas, atlas_tables
 from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm.config import ConfigError, load_plugins
-from jaxrl_llm.store import cache
 
 HERE = Path(__file__).parent
 

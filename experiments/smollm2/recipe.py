@@ -51,7 +51,7 @@ def record(run: Path) -> dict:
 
 
 def page(records: dict[str, dict]) -> str:
-  """Returns Markdown tables of all runs, and of the kinds of the first."""
+  """Returns Markdown tables of all runs, and of the kinds in each."""
   rows = [f"| {' | '.join(COLUMNS)} |", "|---|---|--:|--:|--:|--:|--:|--:|--:|---|"]
   for name, run in records.items():
     of_all = run["kinds"]["all"]
@@ -61,11 +61,20 @@ def page(records: dict[str, dict]) -> str:
         f"{_pair(of_all, 'before')} | {_pair(of_all, 'after')} | {max(shares):.2f} | "
         f"{of_all['constant']:.2f} | {run['seconds'] / 60:.1f} | {run['peak_gib']:.1f} | "
         f"{run['processor']} |")
-  tables = ["\n".join(rows)]
-  for name, run in records.items():
-    if not run["shuffled"]:
-      tables.append(f"Kinds of {name}:\n\n{table.markdown(run['kinds'])}")
-  return "\n\n".join(tables)
+  return "\n".join([*rows, "", "By kind, before and after, and of the gain:", "", *_kinds(records)])
+
+
+def _kinds(records: dict[str, dict]) -> list[str]:
+  """Returns the lines of a table with a row for each kind, and a column for each run."""
+  runs = {name: run["kinds"] for name, run in records.items()}
+  first = next(iter(runs.values()))
+  lines = [f"| kind | problems | constant | {' | '.join(runs)} |",
+           f"|---|--:|--:|{'---|' * len(runs)}"]
+  for kind, row in first.items():
+    cells = [f"{of[kind]['before']:.2f} → {of[kind]['after']:.2f}, {of[kind]['share']:.2f}"
+             for of in runs.values()]
+    lines.append(f"| {kind} | {row['problems']} | {row['constant']:.2f} | {' | '.join(cells)} |")
+  return lines
 
 
 def _pair(kind: dict, when: str) -> str:

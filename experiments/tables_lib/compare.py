@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from experiments.report import html, strips
 from experiments.tables_lib import plots
-from jaxrl_llm.reporting import html, strips
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 from jaxrl_llm.reporting.writers import write_atomically

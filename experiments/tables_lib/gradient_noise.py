@@ -20,12 +20,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from experiments.commands import saved
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.objective.advantages import get_advantage
 from jaxrl_llm.objective.row_stats import row_stats
 from jaxrl_llm.runs.dynamic_sampling import sample_batch
 from jaxrl_llm.types import AdvantageInputs, Rollout
-from jaxrl_llm.wiring import saved, setup
+from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import RolloutSource, make_source
 
 UNBIASED = AdvantageConfig("rloo")

@@ -15,6 +15,8 @@ from typing import Any
 
 from IPython.display import HTML, Image, Markdown, display
 
+from experiments.commands import cache, disk
+from experiments.report import OBSERVERS
 from experiments.tables_lib import arena, plots
 from experiments.tables_lib.checkout import ROOT, SIZES, checkout_env, fast, fresh
 from experiments.tables_lib.exact import studies, study_tables
@@ -23,7 +25,7 @@ from jaxrl_llm.config import ConfigError, EstimatorConfig, from_dict
 from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 from jaxrl_llm.runs import trainer
-from jaxrl_llm.store import cache, workdir
+from jaxrl_llm.store import workdir
 
 _DEVICES = "import jax; print(*(device.device_kind for device in jax.devices()), sep=', ')"
 
@@ -66,8 +68,9 @@ def run(config, name: str) -> Path:
   """
   folder = fresh(name)
   try:
-    trainer.run(from_dict(sized(config)), folder)
-  except (ConfigError, OSError, *trainer.RUN_ERRORS) as error:
+    with disk.named(folder):
+      trainer.run(from_dict(sized(config)), folder, OBSERVERS)
+  except (ConfigError, OSError, disk.DiskError, *trainer.RUN_ERRORS) as error:
     sys.exit(f"error: {error}")
   return folder
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from jaxrl_llm.reporting.plots import (
+from experiments.report.plots import (
     INK,
     Series,
     finish_axes,

@@ -8,7 +8,7 @@
 A run is missing if no result has its flags, with the code of the config file and plugins that they
 name (sweep_cells.py). Results of other commits stay in the table, which names the commits. Runs
 are made in a scratch folder, `--runs`; only the measurements of a finished one enter the table's
-file. They share warm starts and compiled programs (store/cache.py), and an interrupted run is
+file. They share compiled programs (commands/cache.py), and an interrupted run is
 resumed. After a change of the measurements, remove the lines in question and start the sweep again,
 which measures the finished runs again.
 """
@@ -23,28 +23,32 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from experiments.commands.command_line import ENDED_EARLY
 from experiments.tables_lib import sweep_results
 from experiments.tables_lib.sweep_cells import (
-    Cell,
-    Sweep,
-    added,
-    load,
-    missing,
-    module,
-    read_results,
-    with_seeds,
+  Cell,
+  Sweep,
+  added,
+  load,
+  missing,
+  module,
+  read_results,
+  with_seeds,
 )
 from experiments.tables_lib.sweep_results import made_at
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
-from jaxrl_llm.runs.command_line import ENDED_EARLY
-from jaxrl_llm.store.workdir import usable_cores
 
 MAIN = "experiments/main.py"
 # Errors of one run that let the others continue: it broke off, or left nothing to measure.
 BROKEN = (RuntimeError, RunError, OSError, LookupError, ValueError)
 __all__ = ["Cell", "Sweep", "added", "load", "made_at", "main", "missing", "module", "read_results",
            "with_seeds"]
+
+
+def usable_cores() -> int | None:
+  """Returns how many cores this process may use. Numbers on CPU depend on it, by rounding."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def run(sweep: Sweep, cell: Cell, runs: Path, cores: set[int] | None = None) -> dict:

@@ -60,16 +60,16 @@ from jaxrl_llm.late import late_names
 
 __all__ = [
     "AdvantageConfig", "AggregationConfig", "BatchConfig", "CheckpointConfig", "Config",
-    "ConfigError", "CorrectionConfig", "CountdownConfig", "CriticConfig", "DEFAULT", "DataConfig",
+    "ConfigError", "CorrectionConfig", "CriticConfig", "DEFAULT", "DataConfig",
     "DynamicSamplingConfig", "EntropyConfig", "EnvironmentConfig", "EstimatorConfig",
     "EvaluationConfig", "EvaluationSetConfig", "GymConfig", "KLConfig", "LossConfig", "MeshConfig",
-    "ModelConfig", "OF_RUN", "OptimizerConfig", "ParametersConfig",
-    "PromptConfig", "RewardConfig", "RolloutConfig", "RolloutFilesConfig", "RopeScalingConfig",
+    "ModelConfig", "OptimizerConfig", "ParametersConfig", "PromptConfig",
+    "RewardConfig", "RolloutConfig", "RolloutFilesConfig", "RopeScalingConfig",
     "SamplerConfig", "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig",
     "TeacherConfig", "TermConfig",
     "ToolArithmeticConfig", "ToolConfig", "TransformConfig", "UpdateConfig", "VocabularyConfig",
     "WarmStartConfig", "WriterConfig", "base_config", "check", "check_model", "describe", "fill",
-    "from_dict", "from_saved", "keys", "load_plugins", "permit", "read_saved", "to_dict",
+    "from_dict", "from_saved", "keys", "load_plugins", "read_saved", "to_dict",
     "without_unread",
 ]
 
@@ -85,9 +85,8 @@ def base_config():
 
 # Sections that only one task reads, defined next to that task, and what a run does not call.
 __getattr__ = late_names(__name__, {
-    "CountdownConfig": "jaxrl_llm.tasks.keys",
     "DataConfig": "jaxrl_llm.tasks.data",
-    **dict.fromkeys(("OF_RUN", "from_saved", "permit", "read_saved"), "jaxrl_llm.config.saved"),
+    **dict.fromkeys(("from_saved", "read_saved"), "jaxrl_llm.config.saved"),
     "describe": "jaxrl_llm.config.listing",
     "GymConfig": "jaxrl_llm.tasks.keys",
     "ToolArithmeticConfig": "jaxrl_llm.tasks.keys",

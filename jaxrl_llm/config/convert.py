@@ -16,6 +16,7 @@ NAME = "<name>"  # of a section whose name the user chooses, in listings and mes
 REMOVED = {
     "model.value_head": "it is on where the advantage needs values: advantage.name=gae",
     "rollout.compaction": "the last completions are always gathered into a batch of half the size",
+    "task.countdown": "the plugin of this task brings it: plugins=experiments.tasks.countdown",
 }
 
 # What TRL's and verl's users know a key by; here the last part of it.
@@ -95,38 +96,6 @@ def from_dict_with(values, problems: Problems) -> Config:
   if plugins:
     load_plugins(checked("plugins", plugins, tuple, options(Config)["plugins"].metadata))
   return _section(values, Config, "", problems)
-
-
-def without_foreign(values, overrides, section: str) -> list[str]:
-  """Unsets the hyperparameters in a section that only other methods than the chosen one read.
-
-  A config file chooses a task with its hyperparameters; a flag that chooses another task leaves
-  these without a reader.
-
-  Args:
-    values: ConfigDict of a file with flags applied; it is changed.
-    overrides: full keys that flags set. Their values stay, and are refused where nothing reads
-      them.
-    section: such as "task".
-
-  Returns:
-    the full keys that were unset.
-  """
-  table = typing.get_type_hints(Config)[section].table
-  if f"{section}.name" not in overrides or values[section].get("name") not in table:
-    return []
-  numbers = table[values[section]["name"]].defaults
-  foreign = [key for key, value in values[section].items()
-             if key not in numbers and table.readers(key) and f"{section}.{key}" not in overrides
-             and not any(name.startswith(f"{section}.{key}.") for name in overrides)
-             and (_without_unset(value) not in (None, {}))]
-  for key in foreign:
-    value = values[section][key]
-    for name in (value if hasattr(value, "items") else ()):
-      value[name] = None
-    if not hasattr(value, "items"):
-      values[section][key] = None
-  return [f"{section}.{key}" for key in foreign]
 
 
 def _section(values, cls, prefix: str, problems: Problems):
@@ -233,29 +202,6 @@ def _plain(value):
   if dataclasses.is_dataclass(value):
     return to_dict(value)
   return list(value) if isinstance(value, tuple) else value
-
-
-def section_hint(name: str, full: str) -> str:
-  """Returns a hint for a name that is no section: the keys and values that have it.
-
-  Args:
-    name: of the unknown section, such as lora.
-    full: the key that contains it, such as parameters.lora.rank.
-  """
-  all_keys, other = keys(), OTHERS.get(full.rsplit(".", 1)[-1])
-  if other:
-    return f"; nearest known key: {other}. Fix: --config.{other}=..."
-  near = [key for key in all_keys if name in key.rsplit(".", 1)[-1].split("_")]
-  near += [key for key in all_keys if f".{name}." in f".{key}." and key not in near]
-  prefix = full.partition(f"{name}.")[0]
-  first = [key for key in near if prefix and key.startswith(prefix)] or near
-  leaf = full.rsplit(".", 1)[-1]
-  best = [key for key in first if key.endswith(f"_{leaf}")]
-  if not first:
-    return ""
-  section = first[0].rsplit(".", 1)[0]
-  return (f"; section {section!r} has {', '.join(first[:4])}. Fix: --config."
-          f"{(best or first)[0]}=..., or another of them")
 
 
 def _unknown_key(full: str) -> str:

@@ -112,6 +112,11 @@ class RolloutConfig:
     """Tokens of a row, prompt and completion."""
     return self.max_prompt_tokens + self.max_new_tokens
 
+  @property
+  def group_tokens(self) -> int:
+    """Tokens of a group whose rows share the prompt but for its last token, which each repeats."""
+    return self.max_prompt_tokens + self.group_size * (self.max_new_tokens + 1)
+
 
 @dataclasses.dataclass(frozen=True)
 class RolloutFilesConfig:

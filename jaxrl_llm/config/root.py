@@ -59,7 +59,8 @@ class Config:
                           of=int)
   pretrained: str = option("", "Hugging Face checkpoint directory, GGUF file, adapter of PEFT or "
                            "hub name to start from; it sets the model's shapes")
-  warnings: str = option("all", "lines about signs that the run cannot learn (runs/symptoms.py)",
+  warnings: str = option("all", "lines about signs that the run cannot learn, by "
+                         "experiments/report/symptoms.py",
                          choices=("all", "none"))
   model: ModelConfig = ModelConfig()
   task: TaskConfig = TaskConfig()
@@ -100,28 +101,17 @@ class Config:
           "choose among them, such as --config.profile=3,4.")
 
   @property
-  def rows(self) -> int:
-    """Returns the rows of a rollout batch."""
-    return self.rollout.rows
-
-  @property
-  def row_length(self) -> int:
-    """Returns the tokens of a row, prompt and completion."""
-    return self.rollout.row_length
-
-  @property
   def bin_tokens(self) -> int:
     """Returns the tokens of a bin that rows are packed into.
 
     They are the tokens of the longest row or, with shared prompts, of a group as far as it is
     within the budget; rounded up to tiles where that is long.
     """
-    tile = math.lcm(BIN_TILE if self.row_length >= LONG_ROW else 1, self.mesh.sequence)
-    tiles = -(-self.row_length // tile)
+    r = self.rollout
+    tile = math.lcm(BIN_TILE if r.row_length >= LONG_ROW else 1, self.mesh.sequence)
+    tiles = -(-r.row_length // tile)
     if self.updates.shared_prompts:
-      r = self.rollout
-      group = r.max_prompt_tokens + r.group_size * (r.max_new_tokens + 1)
-      tiles = max(tiles, min(-(-group // tile), self.updates.token_budget // tile))
+      tiles = max(tiles, min(-(-r.group_tokens // tile), self.updates.token_budget // tile))
     return tiles * tile
 
   @property

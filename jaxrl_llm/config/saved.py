@@ -11,8 +11,6 @@ from jaxrl_llm.config.root import Config
 from jaxrl_llm.fields import ConfigError, options
 from jaxrl_llm.registry import Choice
 
-OF_RUN = "run"  # in --plugins: the plugins that the run's config names
-
 
 def read_saved(path: Path, fix: str) -> dict:
   """Returns the content of a run's config.json; nothing that it names is imported.
@@ -32,28 +30,8 @@ def read_saved(path: Path, fix: str) -> dict:
   return content
 
 
-def permit(content: dict, plugins: str, path: Path) -> None:
-  """Refuses a run's config that names plugins which the flag --plugins does not name.
-
-  To import a plugin is to run its code, and a run's folder may come from elsewhere.
-
-  Args:
-    content: of `read_saved`.
-    plugins: the flag: `run` for all that the config names, or names, comma-separated.
-    path: of the config, for the message.
-
-  Raises:
-    ConfigError: naming the files and the flag.
-  """
-  allowed, requested = plugins_lib.names(plugins), plugins_lib.names(content.get("plugins"))
-  foreign = [name for name in requested if name not in allowed]
-  if foreign and OF_RUN not in allowed:
-    raise ConfigError(f"{path}: the run names the plugins {', '.join(foreign)}, whose code would "
-                      f"run here. Fix: --plugins={OF_RUN}, if you trust them.")
-
-
 def from_saved(content: dict) -> Config:
-  """Returns the Config of a run's config.json, whose plugins are imported: see `permit`.
+  """Returns the Config of a run's config.json, whose plugins are imported.
 
   Older versions wrote every key, also the hyperparameters of methods that were not chosen. Nothing
   read them, so without them the config still describes the same run.
@@ -66,7 +44,8 @@ def from_saved(content: dict) -> Config:
   sections = {}
   for key, section in content.items():
     if isinstance(section, dict):
-      section = {k: v for k, v in section.items() if f"{key}.{k}" not in REMOVED}
+      section = {k: v for k, v in section.items()
+                 if f"{key}.{k}" not in REMOVED or k == section.get("name")}
       if key in hints and issubclass(hints[key], Choice):
         section = _method_section(section, hints[key])
     sections[key] = section

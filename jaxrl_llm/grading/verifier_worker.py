@@ -194,4 +194,3 @@ def _at_most(exponent: float, bound: float, name: str) -> float:
   if exponent > math.log10(bound) + 0.31:
     raise TooCostlyError(name)
   return 10**exponent
-

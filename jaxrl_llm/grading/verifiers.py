@@ -3,7 +3,7 @@
   verify("numeric", "so it is 1,024 cm", "1024")        -> Reward(1.0, True)
   verify("math", r"so \\boxed{\\frac{1}{2}}", "0.5")      -> Reward(1.0, True)
 
-`grading.judge` describes the kinds. Tasks check problems of countdown and reasoning-gym.
+`grading.judge` describes the kinds. Tasks check problems of reasoning-gym.
 """
 
 from jaxrl_llm.grading.grading import KINDS, Verdict

@@ -14,9 +14,9 @@ from jaxtyping import Array, Bool, Float
 from jaxrl_llm.config import ConfigError, CorrectionConfig
 from jaxrl_llm.fields import did_you_mean
 from jaxrl_llm.objective.estimators.common import (
-  LOG_RATIO_BOUND,
   binary_divergence,
   masked_log_ratio,
+  row_log_ratio,
 )
 from jaxrl_llm.ops import masked
 
@@ -167,12 +167,7 @@ def _raw_weights(log_ratio, mask, level: str):
     return jnp.ones_like(log_ratio)
   if level == "token":
     return jnp.exp(log_ratio)
-  return jnp.exp(jnp.broadcast_to(_row_sum(log_ratio), mask.shape))
-
-
-def _row_sum(log_ratio):
-  """Returns the row's sum of log-ratios (0 where masked), clipped to +-LOG_RATIO_BOUND: [B, 1]."""
-  return jnp.clip(jnp.sum(log_ratio, -1, keepdims=True), -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+  return jnp.exp(jnp.broadcast_to(row_log_ratio(log_ratio), mask.shape))
 
 
 def _mean_weight(weights, mask, level: str):
@@ -203,7 +198,7 @@ def _rejected(log_ratio, mask, name: str, low, high):
   if statistic == "k1":
     low, high = _log_bound(low), _log_bound(high)
   if reduction == "seq_sum":
-    value = _row_sum(value) if statistic == "k1" else jnp.sum(value, -1, keepdims=True)
+    value = row_log_ratio(value) if statistic == "k1" else jnp.sum(value, -1, keepdims=True)
   elif reduction == "seq_mean":
     value = masked.row_mean(value, mask)
   is_low = value < (-jnp.inf if low is None else low)

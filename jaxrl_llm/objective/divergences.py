@@ -7,36 +7,20 @@ from jaxtyping import Array, Bool, Float
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
 
-
-def _k1(d):
-  return d
+_PLAIN = {"k1": lambda d: d, "k2": lambda d: jnp.square(d) / 2, "k3": lambda d: jnp.expm1(-d) + d}
 
 
-def _k2(d):
-  return jnp.square(d) / 2
-
-
-def _k3(d):
-  return jnp.expm1(-d) + d
-
-
-def _straight_through(value):
-  """Returns a divergence with the value of `value` and the gradient of k2."""
+def _straight_through(name: str):
+  """Returns a divergence with the value of the named one and the gradient of k2."""
 
   def divergence(d):
-    return lax.stop_gradient(value(d)) + (_k2(d) - lax.stop_gradient(_k2(d)))
+    k2 = _PLAIN["k2"](d)
+    return lax.stop_gradient(_PLAIN[name](d)) + (k2 - lax.stop_gradient(k2))
 
   return divergence
 
 
-_TABLE = {
-    "k1": _k1,
-    "k2": _k2,
-    "k3": _k3,
-    "k1+": _straight_through(_k1),
-    "k3+": _straight_through(_k3),
-}
-
+_TABLE = _PLAIN | {"k1+": _straight_through("k1"), "k3+": _straight_through("k3")}
 NAMES = tuple(_TABLE)
 
 

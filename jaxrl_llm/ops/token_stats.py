@@ -16,6 +16,7 @@ from jaxrl_llm.ops import vocabulary
 from jaxrl_llm.types import TokenStats
 
 CHUNK = 1024  # tokens per chunk; at V = 151,936 a chunk of f32 logits takes 0.6 GB
+SKIPPED = 4  # chunks at least where columns are not read, so that most of these cost nothing
 TILE = 128  # columns; a TPU's compiler takes minutes for a wide chunk of another length
 # Allowed names of `stats`; log_probs is returned in any case.
 STATS = frozenset({"log_probs", "entropy", "sum_pi_squared", "kept_mass", "in_support"})
@@ -90,7 +91,7 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
   if unknown:
     raise ValueError(f"stats = {sorted(unknown)}: allowed are {sorted(STATS)}")
   length = targets.shape[-1]
-  width = _chunk_width(length, targets.size)
+  width = _chunk_width(length, targets.size, 1 if read is None else SKIPPED)
   steps = -(-length // width)
   chunks = functools.partial(_split_length, axis=targets.ndim - 1, steps=steps, width=width)
   temperature = jnp.asarray(temperature, _accumulator(hidden))
@@ -218,9 +219,9 @@ def _accumulator(x: Array):
   return jnp.promote_types(x.dtype, jnp.float32)
 
 
-def _chunk_width(length: int, tokens: int) -> int:
-  """Returns the columns of a chunk: chunks of about equal size, of at most about CHUNK tokens."""
-  steps = min(length, -(-tokens // CHUNK))
+def _chunk_width(length: int, tokens: int, least: int) -> int:
+  """Returns the columns of a chunk: `least` equal chunks, or as many as CHUNK tokens need."""
+  steps = min(length, max(least, -(-tokens // CHUNK)))
   width = -(-length // steps)
   return -(-width // TILE) * TILE if steps > 1 and width > TILE else width
 

@@ -62,12 +62,10 @@ def check(cfg: RowSections, mesh: Mesh, sampling: Mesh | None = None) -> None:
                       "Fix: updates.in_flight=False, and updates.staleness=1 instead.")
   in_order = cfg.server.url or _in_order(cfg.rollout, cfg.mesh, cfg.dynamic_sampling.enabled)
   if cfg.updates.overlap and not separate and mesh.size > 1 and not in_order:
-    single_device = cfg.rollout.shared_prefix and not cfg.rollout.engine_per_device
-    max_devices = 1 if single_device else mesh.size - 1
-    fix = _rollout_devices_fix(cfg.mesh, mesh.size, max_devices, sampled_rows, trained_rows)
     raise ConfigError(
         f"updates.overlap = True on {mesh.size} devices that both train and sample: their "
-        f"collectives may deadlock. Fix: {fix}updates.overlap=False.")
+        "collectives may deadlock. Fix: updates.overlap=False, or devices that only sample, as "
+        "many as mesh.rollout says.")
   if cfg.rollout.shared_prefix:
     _check_shared_prefix(cfg.rollout, sampling if separate else mesh)
   if separate:
@@ -167,39 +165,8 @@ def _sampled_rows(rollout: RolloutConfig) -> list[tuple[str, int]]:
   return [("rows of an iteration", rollout.rows), *slots]
 
 
-def _divide(named_rows: list[tuple[str, int]], shards: int) -> bool:
-  return all(rows % shards == 0 for _, rows in named_rows)
-
-
 def _check_rows(named_rows: list[tuple[str, int]], shards: int, axes: str) -> None:
   for name, rows in named_rows:
     if rows % shards:
       raise ConfigError(f"{name} = {rows} does not divide over {axes} = {shards} devices. "
                         f"Fix: a multiple of {shards}.")
-
-
-def _rollout_devices_fix(mesh: MeshConfig, count: int, max_devices: int,
-                         sampled_rows: list[tuple[str, int]],
-                         trained_rows: list[tuple[str, int]]) -> str:
-  """Suggests a value of mesh.rollout for an error message, or '' if no value divides the rows.
-
-  If several values fit, it is the one nearest to half of the `count` devices.
-
-  Args:
-    max_devices: devices that may sample.
-    sampled, trained: what the devices that sample and train divide.
-  """
-  def fits(sampling: int) -> bool:
-    training = count - sampling
-    row_devices = mesh.sequence * mesh.tensor
-    return (training % (mesh.fsdp * row_devices) == 0 and _divide(sampled_rows, sampling) and
-            _divide(trained_rows, training // row_devices))
-
-  def distance(sampling: int) -> int:
-    return abs(2 * sampling - count)
-
-  fitting = [sampling for sampling in range(1, max_devices + 1) if fits(sampling)]
-  if not fitting or jax.process_count() > 1:
-    return ""
-  data_axis = "" if mesh.data < 0 else " with mesh.data=-1"
-  return f"mesh.rollout={min(fitting, key=distance)}{data_axis}, or "

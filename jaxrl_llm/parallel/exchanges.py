@@ -55,8 +55,9 @@ def exchange(name: str, value: Any) -> list:
   Process 0 gathers the values and hands all of them on, so that P processes make 2 (P - 1) requests
   for values, where each asking each of the others would make P (P - 1).
 
-  It waits as long as it takes: a process that died ends the others (roll_call.py). A name may be
-  used again. Threads that call it at the same time must use different names.
+  It waits as long as it takes: commands end all processes when one has died (roll_call.py of
+  experiments/commands). A name may be used again. Threads that call it at the same time must use
+  different names.
 
   Args:
     value: picklable, not on a device.

@@ -73,7 +73,7 @@ class Best:
     if by is not None and by not in metrics and not iteration and metrics.get("eval/unscored") != 1:
       raise unlogged(self._metric, self._patience, sorted(metrics))
     if self._judge(iteration, metrics):
-      tree = {"train": {"params": params}}  # where `saved.restore_start` looks for them
+      tree = {"train": {"params": params}}  # where a command looks for them
       checkpoints.save_params(self._directory / BEST / str(iteration), tree)
 
   def prune(self) -> None:

@@ -4,7 +4,6 @@ import dataclasses
 
 import jax
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import EvaluationConfig
@@ -16,10 +15,9 @@ from jaxrl_llm.runs.rollout_batch import by_row, iteration_key, prompt_batch
 from jaxrl_llm.runs.verdicts import verify
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout, Sampling
 from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
-from jaxrl_llm.wiring.learner import Learner
 from jaxrl_llm.wiring.sampler import Sampler
 
-__all__ = ["Evaluation", "evaluate", "pass_at_k", "sample_rows", "sampled_metrics", "samples"]
+__all__ = ["Evaluation", "evaluate", "pass_at_k", "sample_rows", "sampled_metrics"]
 
 # Folded into the key, so that evaluation rows do not reuse the noise of rollout rows with the same
 # id.
@@ -160,39 +158,3 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, draw: Dr
 def _rows(tree, index):
   """Returns the rows that `index` (integers or a slice) selects from each array."""
   return jax.tree.map(lambda x: x[index], tree)
-
-
-def samples(learner: Learner, tokenizer: PreTrainedTokenizerBase, params: Params,
-            other_params: Params, evaluation: Evaluation, count: int) -> list[dict]:
-  """Returns JSON-able records of the first `count` rows of an evaluation, of this process's.
-
-  All processes call it with as many rows. Per completion token, `log_ratio` is its log-prob under
-  `params` minus that under `other_params`, nats; None for tokens of a tool.
-  """
-  count = min(count, len(evaluation.problems))
-  host = evaluation.rollout
-  change = (_log_probs(learner, params, host, count)
-            - _log_probs(learner, other_params, host, count))
-  out = []
-  for row in range(count):
-    problem, span = evaluation.problems[row], slice(host.prompt_length[row], host.length[row])
-    log_ratio, mask = change[row][span].tolist(), host.mask[row][span]
-    out.append({
-        "prompt": problem.prompt,
-        "answer": problem.answer,
-        "completion": evaluation.texts[row],
-        "correct": bool(evaluation.correct[row]),
-        "truncated": bool(host.truncated[row]),
-        "pieces": [tokenizer.decode([token]) for token in host.tokens[row][span].tolist()],
-        "log_ratio": [x if m else None for x, m in zip(log_ratio, mask, strict=True)],
-    })
-  return out
-
-
-def _log_probs(learner: Learner, params: Params, rollout: Rollout, count: int) -> np.ndarray:
-  """Returns [count, L] log-probs of the first rows at temperature 1."""
-  size = parallel.padded(count, parallel.of_process(learner.mesh))
-  index = np.minimum(np.arange(size), count - 1)
-  rows = parallel.to_global(_rows(rollout, index), learner.mesh)
-  stats = learner.scoring.score_heldout(params, rows, Sampling.of(1.0))
-  return parallel.local_rows(stats.log_probs)[:count]

@@ -17,15 +17,14 @@ from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting import summary, writers
 from jaxrl_llm.reporting.writers import MetricsWriter, NoWriter
 from jaxrl_llm.rollouts.server import ServerError
-from jaxrl_llm.runs import evaluate, symptoms
+from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.evaluate import Evaluation
+from jaxrl_llm.runs.observers import Observers
 from jaxrl_llm.runs.phases import Clock, Phases, profiled
-from jaxrl_llm.runs.progress import Progress
 from jaxrl_llm.runs.records import DeviceMetrics, Records
 from jaxrl_llm.runs.rollout_batch import DriedUpError, ScoredBatch
 from jaxrl_llm.runs.run_state import RunState
-from jaxrl_llm.runs.symptoms import Symptoms
 from jaxrl_llm.store import lock
 from jaxrl_llm.store.checkpoints import Checkpoints
 from jaxrl_llm.store.signals import Signals, Terminated
@@ -41,19 +40,18 @@ SAMPLING_ERRORS = (DriedUpError, PluginError, ServerError)
 
 
 class Outputs(NamedTuple):
-  """The outputs of a run: its folder, its writers, its clock, the problems it evaluates,
-  the signals that may end it, and the signs of a run that cannot learn.
+  """The outputs of a run: its folder, its writers, its clock, the problems it evaluates, the
+  signals that may end it, and what looks at it.
   """
 
   directory: Path
   checkpoints: Checkpoints
   writer: MetricsWriter | NoWriter
   best: Best
-  progress: Progress
   clock: Clock
   sets: list[EvaluationSet]
   signals: Signals
-  symptoms: Symptoms
+  observers: Observers
 
   def save(self, iteration: int, tree, wait: bool = False) -> None:
     """Begins a checkpoint, and removes best parameters that no complete checkpoint needs.
@@ -77,15 +75,12 @@ class Line(NamedTuple):
     merged: of all steps and of the batch. The program that merges them was dispatched right behind
       the iteration's updates: behind those of the next one, whoever reads the line would wait for
       these too.
-    facts, text: of the completions, for `symptoms`.
   """
 
   iteration: int
   metrics: DeviceMetrics
   merged: dict
   values: dict[str, float]
-  facts: dict[str, float]
-  text: str
 
 
 class Evaluated(NamedTuple):
@@ -154,13 +149,14 @@ class RunRecords(Records):
     if self._pending is not None:
       self._write_pending()
       phases.lap("other")
-      self._outputs.progress.first_report()
+      self._outputs.observers.rested()
       phases.lap("report")
     lock.check(self._outputs.directory)
     write_rollouts(self._outputs.directory, iteration, rows, self._schedule.rollouts,
                    self._loop.source)
     phases.lap("other")
-    self._pending = Line(iteration, metrics, merged, dict(values), *symptoms.of_batch(scored.batch))
+    self._pending = Line(iteration, metrics, merged, dict(values))
+    self._outputs.observers.sampled(iteration, scored.batch)
     return rows
 
   def evaluate_and_save(self, iteration: int, run: RunState) -> None:
@@ -202,9 +198,6 @@ class RunRecords(Records):
       first = self._evaluated(run, 0)
       outputs.writer.write(0, first.metrics | outputs.clock.metrics())
       tqdm.write(f"before training, on the held-out problems: {first.score}")
-      if self._schedule.warnings:
-        facts = symptoms.at_start(outputs.sets[0], self._loop.source.sampler, first.params)
-        tqdm.write(facts)
       self._note(run, 0, first)
     else:
       outputs.writer.write(0, outputs.clock.metrics())
@@ -232,10 +225,10 @@ class RunRecords(Records):
     return Evaluated(params, greedy[0], metrics, f"{name.split('/')[-1]} {metrics[name]:.3f}")
 
   def _note(self, run: RunState, iteration: int, evaluated: Evaluated) -> None:
-    """Keeps the parameters if they are the best, and shows the evaluation in the report."""
+    """Keeps the parameters if they are the best, and shows the evaluation to who observes."""
     self._outputs.best.update(iteration, evaluated.metrics, run.state.params)
     self._phases.lap("checkpoint")
-    self._outputs.progress.evaluated(iteration, evaluated.params, evaluated.greedy)
+    self._outputs.observers.evaluated(iteration, evaluated.params, evaluated.greedy)
     self._phases.lap("report")
 
   def _write_pending(self) -> None:
@@ -296,7 +289,7 @@ def write_line(outputs: Outputs, line: Line) -> None:
   outputs.checkpoints.finish()
   outputs.writer.write(line.iteration, values | merged)
   if processes.is_main():
-    outputs.symptoms.look(line.iteration, values | merged | line.facts, line.text)
+    outputs.observers.written(line.iteration, values | merged)
   for step, (loss, norm) in enumerate(losses, start=int(values["step"]) - len(steps) + 1):
     if not (math.isfinite(loss) and math.isfinite(norm)):
       raise NonFiniteError(

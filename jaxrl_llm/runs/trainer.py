@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +15,15 @@ from jaxrl_llm.parallel import processes
 from jaxrl_llm.reporting import metric_writers, reader, writers
 from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.rollouts.server import ServerError
+from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.iteration import iterate
+from jaxrl_llm.runs.observers import Observed, Observer, Observers
 from jaxrl_llm.runs.outputs import Outputs, RunRecords
 from jaxrl_llm.runs.phases import Clock
-from jaxrl_llm.runs.progress import Progress
 from jaxrl_llm.runs.rollout_batch import DriedUpError
 from jaxrl_llm.runs.run_state import RunState, abstract_saved, first_state, restored_state
-from jaxrl_llm.runs.symptoms import RULES, Symptoms
-from jaxrl_llm.store import disk, folders, lock, signals, workdir
+from jaxrl_llm.store import folders, lock, signals, workdir
 from jaxrl_llm.store.checkpoints import Checkpoints, TornCheckpointsError
 from jaxrl_llm.store.signals import Signals
 from jaxrl_llm.training.columns import REFERENCE
@@ -38,8 +38,8 @@ from jaxrl_llm.wiring.warm_start import warm_start
 # Final outcomes of a run: the same command would end there again.
 EARLY_ENDS = (NonFiniteError, DriedUpError)
 # Errors that end a run with a message instead of a traceback.
-RUN_ERRORS = (*EARLY_ENDS, TornCheckpointsError, CheckpointError, reader.RunError, disk.DiskError,
-              ServerError, lock.MovedError)
+RUN_ERRORS = (*EARLY_ENDS, TornCheckpointsError, CheckpointError, reader.RunError, ServerError,
+              lock.MovedError)
 
 
 class OutputSettings(NamedTuple):
@@ -51,6 +51,7 @@ class OutputSettings(NamedTuple):
     writer, checkpoint: sections of the config.
     patience: evaluations without a better one after which the run ends; 0: it never ends early.
     values: the full config, as metric writers record it.
+    observers: what makes each observer of the run.
   """
 
   directory: Path
@@ -59,10 +60,16 @@ class OutputSettings(NamedTuple):
   checkpoint: CheckpointConfig
   patience: int
   values: dict[str, Any]
+  observers: Sequence[Callable[[Observed], Observer]]
 
 
-def run(cfg: Config, directory: str | Path) -> dict[str, float]:
+def run(cfg: Config, directory: str | Path,
+        observers: Sequence[Callable[[Observed], Observer]] = ()) -> dict[str, float]:
   """Trains as `cfg` says, in `directory`; started again there, resumes from the last checkpoint.
+
+  Args:
+    observers: what looks at the run; `experiments.report.OBSERVERS` writes report.html and warns of
+      a run that cannot learn.
 
   Returns:
     The last greedy evaluation's metrics: of the task's own problems, or of the first set; empty if
@@ -72,7 +79,6 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
     ConfigError: before anything compiles; also if another process trains in `directory`.
     CheckpointError: the weights of `pretrained` cannot be read.
     TornCheckpointsError: something that the run saved cannot be read.
-    DiskError: there is no room to write.
     MovedError: the folder was moved away meanwhile.
     NonFiniteError: naming iteration and optimizer step.
     ServerError: the rollout server cannot be used, or was away for too long.
@@ -101,10 +107,10 @@ def run(cfg: Config, directory: str | Path) -> dict[str, float]:
   with contextlib.closing(sampler):
     sets = evaluation_sets.make_sets(cfg, task, needed=False)
     evaluation_sets.leave_out(task, sets)
-    with disk.named(directory), _lock(directory), signals.handled() as received:
+    with _lock(directory), signals.handled() as received:
       folder = folders.path_of(processes.from_main("workdir", claimed))
       settings = OutputSettings(folder, sets, cfg.writer, cfg.checkpoint, cfg.evaluation.patience,
-                                to_dict(cfg))
+                                to_dict(cfg), observers)
       make_start = functools.partial(warm_start, cfg, learner, task.tokenizer, folder, sets)
       return _run(loop, make_start, settings, clock, received)
 
@@ -145,7 +151,7 @@ class _StartParams:
 
 def _run(loop: Loop, make_start: Callable[[], Start], settings: OutputSettings, clock: Clock,
          received: Signals) -> dict[str, float]:
-  """Runs warm start, all iterations and the report, in the run's folder.
+  """Runs warm start and all iterations, in the run's folder.
 
   Args:
     make_start: makes the warm start, or reads it from the folder.
@@ -160,20 +166,32 @@ def _run(loop: Loop, make_start: Callable[[], Start], settings: OutputSettings, 
   start = make_start()
   reference = learner.merged(start) if learner.scoring.reads(REFERENCE) else None
   before = _StartParams(learner, reference, None if start.frozen is None else start, make_start)
-  report = Progress(loop, settings.sets[0] if settings.sets else None, before, folder)
+  observers = Observers(Observed(loop, settings.sets[0] if settings.sets else None, before, folder),
+                        settings.observers)
   best = Best(settings.checkpoint, settings.patience, folder)
   with contextlib.closing(_metrics_writer(settings)) as writer:
     with contextlib.closing(Checkpoints(folder, settings.checkpoint)) as checkpoints:
       outputs = Outputs(directory=folder, checkpoints=checkpoints, writer=writer, best=best,
-                        progress=report, clock=clock, sets=settings.sets, signals=received,
-                        symptoms=Symptoms(learner.model.config.vocab_size,
-                                          RULES if loop.schedule.warnings else {}))
-      with report.until_interrupted():
+                        clock=clock, sets=settings.sets, signals=received, observers=observers)
+      with observers.until_interrupted():
         state, iteration = _restore_or_start(loop, start, outputs)
         del start  # its trained leaves were copied
         if not best.stop:
           state, iteration = _train(loop, state, reference, iteration, outputs)
-  return report.finish(iteration, learner.merged(state.state))
+  return _finish(observers, iteration, learner.merged(state.state))
+
+
+def _finish(observers: Observers, iteration: int, params: Params) -> dict[str, float]:
+  """Shows the end to who observes; returns the metrics of the greedy evaluation of the last
+  parameters, which is made where the run has made none; empty if nothing is evaluated.
+  """
+  heldout, sampler, evaluation = observers.run.heldout, observers.run.loop.source.sampler, None
+  if heldout is not None:
+    last, evaluation = observers.last or (None, None)
+    if last != iteration:
+      evaluation = evaluate.evaluate(heldout, sampler, params)
+  observers.finished(iteration, params, evaluation)
+  return {} if evaluation is None else evaluation.metrics
 
 
 def _metrics_writer(settings: OutputSettings) -> writers.MetricsWriter | writers.NoWriter:

@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.sandbox.isolation import Isolation, names
 from jaxrl_llm.sandbox.limits import Limits
-from jaxrl_llm.sandbox.results import TIMEOUT, TIMERS, ToolResult, interpret
+from jaxrl_llm.sandbox.results import TIMEOUT, TIMERS, Tool, ToolResult, interpret
 from jaxrl_llm.sandbox.sandbox_process import GoneError, LateError, WorkerProcess
 
 _LOG = logging.getLogger(__name__)
 GRACE = 2.0  # seconds after a program's time limit; then the worker itself counts as hung
 
 
-class PythonSandbox:
+class PythonSandbox(Tool):
   """A tool that runs texts as Python programs (see `results.Tool`).
 
   Several threads may use one sandbox. Each program runs in a fork of a small interpreter that has
@@ -137,12 +137,6 @@ class PythonSandbox:
     """Ends all processes, running programs included. Idempotent."""
     self._finalizer()
     self._threads.shutdown()
-
-  def __enter__(self) -> "PythonSandbox":
-    return self
-
-  def __exit__(self, *_) -> None:
-    self.close()
 
   def _ask(self, worker: WorkerProcess, program: bytes) -> ToolResult:
     if hasattr(self, "isolation") and worker.isolation() != self.isolation:

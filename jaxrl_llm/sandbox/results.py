@@ -5,7 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 STATUSES = ("ok", "error", "timeout", "memory", "killed", "unavailable")
 CUT = "\n[... output cut ...]\n"
@@ -57,19 +57,23 @@ def is_late(outcome) -> bool:
 
 
 class Tool(Protocol):
-  """Text in, text out; a bad text gives a status, never an exception."""
+  """Text in, text out; a bad text gives a status, never an exception. A base of tools."""
 
   def run(self, text: str) -> ToolResult: ...
 
   def run_many(self, texts: Sequence[str]) -> list[ToolResult]:
     """Returns the results in the order of the texts."""
-    ...
+    return [self.run(text) for text in texts]
 
-  def close(self) -> None: ...
+  def close(self) -> None:
+    """Releases what the tool holds; by itself nothing."""
+    return
 
-  def __enter__(self) -> "Tool": ...
+  def __enter__(self) -> Self:
+    return self
 
-  def __exit__(self, *_) -> None: ...
+  def __exit__(self, *_) -> None:
+    self.close()
 
 
 @dataclasses.dataclass(frozen=True)

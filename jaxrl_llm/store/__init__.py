@@ -1,1 +1,1 @@
-"""A run's folder: checkpoints, lock, signals, disk space, shared caches."""
+"""A run's folder: checkpoints, lock, signals."""

@@ -13,7 +13,7 @@ from jaxrl_llm.config import CheckpointConfig
 from jaxrl_llm.fields import is_exhausted
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.store import checksums, folders
-from jaxrl_llm.store.folders import is_bucket, path_of
+from jaxrl_llm.store.folders import is_bucket, path_of, storage_of
 
 BEST = "best"  # the folder of the best parameters, next to "checkpoints"
 logger = logging.getLogger(__name__)
@@ -43,10 +43,8 @@ class Checkpoints:
     self._manager = self._make_manager(cfg.keep)
 
   def _make_manager(self, keep: int):
-    if is_bucket(self._directory):
-      from jaxrl_llm.store.bucket_checkpoints import BucketManager
-
-      return BucketManager(self._directory, keep)
+    if storage := storage_of(self._directory):
+      return storage.manager(self._directory, keep)
     listed = ocp.options.AsyncOptions(post_finalization_callback=self._list_files)
     options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True,
                                            create=True, async_options=listed)
@@ -203,10 +201,8 @@ def save_params(path: Path, params) -> None:
   """Writes parameters, completely or not at all, in place of what was there."""
   # Not ocp.StandardCheckpointer: it saves in a thread, which logs the tracebacks of errors.
   with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-    if is_bucket(path):
-      from jaxrl_llm.store import bucket_checkpoints
-
-      processes.from_main("params before", lambda: bucket_checkpoints.remove(path_of(path)))
+    if storage := storage_of(path):
+      processes.from_main("params before", lambda: storage.discard(path_of(path)))
     checkpointer.save(path_of(path).resolve(), args=ocp.args.StandardSave(params), force=True)
   if processes.is_main() and not is_bucket(path):
     checksums.write(Path(path).resolve())
@@ -214,11 +210,8 @@ def save_params(path: Path, params) -> None:
 
 def complete(path: Path) -> bool:
   """Returns whether what `save_params` wrote is complete. In a bucket a part may be missing."""
-  if is_bucket(path):
-    from jaxrl_llm.store import bucket_checkpoints
-
-    return bucket_checkpoints.complete(path_of(path))
-  return path.exists()
+  storage = storage_of(path)
+  return path.exists() if storage is None else storage.complete(path_of(path))
 
 
 def iterations(workdir: str | os.PathLike, folder: str = "checkpoints") -> list[int]:
@@ -229,10 +222,8 @@ def iterations(workdir: str | os.PathLike, folder: str = "checkpoints") -> list[
     folder: "checkpoints", or `BEST`.
   """
   directory = path_of(workdir) / folder
-  if is_bucket(directory):
-    from jaxrl_llm.store import bucket_checkpoints
-
-    return bucket_checkpoints.iterations(directory)
+  if storage := storage_of(directory):
+    return storage.iterations(directory)
   if not directory.is_dir():
     return []
   return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())

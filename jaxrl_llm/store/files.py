@@ -3,6 +3,8 @@
 import os
 import re
 
+from jaxrl_llm.store.folders import storage_of
+
 FACTS = ".jsonl"  # of the files that count; arrays are next to them
 ROLLOUTS = re.compile(r"iteration_(\d+)(?:-(\d+)-of-(\d+))?(\.jsonl|\.parquet|\.npz)")
 
@@ -10,10 +12,8 @@ ROLLOUTS = re.compile(r"iteration_(\d+)(?:-(\d+)-of-(\d+))?(\.jsonl|\.parquet|\.
 def write_atomically(path: str | os.PathLike, content: str | bytes) -> None:
   """Replaces the file at `path`; a reader sees the old or the new content, even after a crash."""
   content = content if isinstance(content, bytes) else content.encode(errors="replace")
-  if os.fspath(path).startswith("gs://"):
-    from jaxrl_llm.store import buckets  # here: only runs in a bucket need it
-
-    buckets.write(path, content)
+  if storage := storage_of(path):
+    storage.write(path, content)
     return
   temporary = f"{os.fspath(path)}.tmp"
   with open(temporary, "wb") as file:
@@ -62,8 +62,6 @@ def rollout_files(workdir: str | os.PathLike, arrays: bool = False) -> dict[int,
 
 def _names(folder: str) -> list[str]:
   """Returns the names of a folder's files; none without a folder."""
-  if folder.startswith("gs://"):
-    from jaxrl_llm.store import buckets
-
-    return buckets.names(folder)
+  if storage := storage_of(folder):
+    return storage.names(folder)
   return os.listdir(folder) if os.path.isdir(folder) else []

@@ -1,8 +1,9 @@
-"""Folders of two kinds: of a file system, and of a bucket (gs://...), by one set of names.
+"""Folders of a file system, and of a storage that addresses name (gs://...), by one set of names.
 
-A path is a `pathlib.Path`, or a `buckets.BucketPath`, which has the same methods; what the two do
-differently is here and in files.py, lock.py and checkpoints.py. Files that a library writes go to a
-local folder first, which is then copied into the bucket.
+A path is a `pathlib.Path`, or the storage's own, which has the same methods; what the two do
+differently a storage says itself. Commands bring the one for Google's buckets
+(experiments/commands/buckets). Files that a library writes go to a local folder first, which is
+then copied there.
 """
 
 import contextlib
@@ -11,34 +12,68 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from jaxrl_llm.config import ConfigError
 
-if TYPE_CHECKING:
-  from jaxrl_llm.store.buckets import BucketPath
+STORAGES: dict[str, "Storage"] = {}  # by the prefix of their addresses
 
-BUCKET = "gs://"
+
+class Storage(Protocol):
+  """Where the addresses of a prefix lead. A file there appears complete or not at all, and is never
+  appended to.
+  """
+
+  def path(self, address: str | os.PathLike) -> Any:
+    """Returns a path with the methods of `pathlib.Path`, and `rmtree`."""
+
+  def write(self, path: str | os.PathLike, content: bytes) -> None:
+    """Writes a file, or replaces it."""
+
+  def names(self, folder: str) -> list[str]:
+    """Returns the names of a folder's files; none without a folder."""
+
+  def held(self, workdir: str | os.PathLike) -> contextlib.AbstractContextManager:
+    """As `lock.held`, of a folder that need not exist."""
+
+  def check(self, workdir: str | os.PathLike) -> None:
+    """As `lock.check`."""
+
+  def manager(self, directory: Any, keep: int) -> Any:
+    """Returns the part of ocp.CheckpointManager that `checkpoints.Checkpoints` uses."""
+
+  def complete(self, path: Any) -> bool:
+    """Returns whether a tree that Orbax saved is complete."""
+
+  def iterations(self, directory: Any) -> list[int]:
+    """Returns the iterations that were saved in a folder completely, in order."""
+
+  def discard(self, path: Any) -> None:
+    """Removes a tree that Orbax saved, if there is one."""
+
+
+def storage_of(address: str | os.PathLike) -> Storage | None:
+  """Returns the storage of an address; None: a file system's."""
+  return next((storage for prefix, storage in STORAGES.items()
+               if os.fspath(address).startswith(prefix)), None)
 
 
 def is_bucket(address: str | os.PathLike) -> bool:
-  """Returns whether an address is in a bucket."""
-  return os.fspath(address).startswith(BUCKET)
+  """Returns whether an address is in a storage."""
+  return storage_of(address) is not None
 
 
 def path_of(address: str | os.PathLike) -> Any:
-  """Returns the path of an address: a Path, or a BucketPath, which has the same methods.
+  """Returns the path of an address: a Path, or a storage's own, which has the same methods.
 
   Raises:
     ConfigError: an address of another service, such as s3://.
   """
-  if not is_bucket(address):
-    if "://" in os.fspath(address):
-      raise ConfigError(refusal("", os.fspath(address)))
-    return Path(address).expanduser()
-  from jaxrl_llm.store import buckets  # here: it replaces Orbax's own paths of buckets
-
-  return buckets.BucketPath(address)
+  if storage := storage_of(address):
+    return storage.path(address)
+  if "://" in os.fspath(address):
+    raise ConfigError(refusal("", os.fspath(address)))
+  return Path(address).expanduser()
 
 
 def refusal(key: str, address: str) -> str:
@@ -47,11 +82,14 @@ def refusal(key: str, address: str) -> str:
   Args:
     key: the flag or config key, with "=" or " = "; empty: unknown.
   """
+  if address.startswith("gs://"):
+    return (f"{key}{address}: nothing that reads buckets is loaded. Fix: import "
+            "experiments.commands, as commands do, or a folder on which the bucket is mounted.")
   return (f"{key}{address}: of addresses, only those of Google's buckets are read and written. "
           "Fix: gs://<bucket>/<folder>, or a folder, on which another service may be mounted.")
 
 
-def remove(path: "Path | BucketPath") -> None:
+def remove(path: Any) -> None:
   """Removes a folder with all that is in it.
 
   Raises:
@@ -63,7 +101,7 @@ def remove(path: "Path | BucketPath") -> None:
     path.rmtree()
 
 
-def move(path: "Path | BucketPath", to: "Path | BucketPath") -> None:
+def move(path: Any, to: Any) -> None:
   """Gives a folder another name; in a bucket, its objects are copied one after the other."""
   if isinstance(path, Path):
     shutil.move(path, to)
@@ -72,7 +110,7 @@ def move(path: "Path | BucketPath", to: "Path | BucketPath") -> None:
 
 
 @contextlib.contextmanager
-def local(path: "Path | BucketPath") -> Iterator[Path]:
+def local(path: Any) -> Iterator[Path]:
   """Yields a local folder for a library that writes files: `path` itself, or an empty one, whose
   files are put to `path` at the end.
   """
@@ -84,8 +122,8 @@ def local(path: "Path | BucketPath") -> Iterator[Path]:
     put(Path(folder), path)
 
 
-def put(folder: Path, path: "BucketPath") -> None:
-  """Writes the files of a local folder to a bucket, replacing files of the same names."""
+def put(folder: Path, path: Any) -> None:
+  """Writes the files of a local folder to a storage, replacing files of the same names."""
   for file in sorted(folder.rglob("*")):
     if file.is_file():
       (path / file.relative_to(folder).as_posix()).write_bytes(file.read_bytes())

@@ -6,15 +6,11 @@ import logging
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import filelock
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.store import folders
-
-if TYPE_CHECKING:
-  from jaxrl_llm.store.lease import Lease
 
 NAME = "lock"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
@@ -26,23 +22,22 @@ class MovedError(RuntimeError):
 
 
 _mine: dict[Path, tuple[int, int] | None] = {}  # device and inode of this process's folders
-_leases: dict[str, "Lease"] = {}  # of folders in buckets
 
 
 @contextlib.contextmanager
 def held(workdir: str | Path):
   """Makes the folder, and holds its lock until the context ends.
 
-  In a bucket it is a claim that is renewed (lease.py). Elsewhere filelock holds it: it ends with
-  the process however that ends, no child keeps it, and network file systems know it, too. The file
-  stays and says who held it last. Reading a run needs no lock.
+  filelock holds it, but for a storage's, which is its own: it ends with the process however that
+  ends, no child keeps it, and network file systems know it, too. The file stays and says who held
+  it last. Reading a run needs no lock.
 
   Raises:
     ConfigError: another trainer holds it; the message names process and host.
     MovedError: in place of any error that came after the folder was moved away.
   """
-  if folders.is_bucket(workdir):
-    with _hold_lease(workdir):
+  if storage := folders.storage_of(workdir):
+    with storage.held(workdir):
       yield
     return
   workdir = Path(os.path.realpath(workdir))  # resolve() raises another error at a circle of links
@@ -51,7 +46,7 @@ def held(workdir: str | Path):
   try:
     lock.acquire(timeout=0)
   except filelock.Timeout:
-    raise ConfigError(_refusal(workdir, file.read_text().strip() or "another process")) from None
+    raise ConfigError(refusal(workdir, file.read_text().strip() or "another process")) from None
   except (OSError, NotImplementedError) as error:
     if isinstance(error, OSError) and error.errno not in NO_LOCKS:
       raise
@@ -95,23 +90,6 @@ def _moves_named(workdir: Path):
         library.removeFilter(in_place)
 
 
-@contextlib.contextmanager
-def _hold_lease(workdir: str | os.PathLike):
-  """As `held`, of a folder in a bucket."""
-  from jaxrl_llm.store import lease
-
-  path = folders.path_of(workdir)
-  try:
-    claim = lease.Lease(path / NAME)
-  except lease.HeldError as error:
-    raise ConfigError(_refusal(workdir, str(error))) from None
-  _leases[str(path)] = claim
-  try:
-    yield
-  finally:
-    _leases.pop(str(path)).release()
-
-
 def _identity(workdir: Path) -> tuple[int, int] | None:
   try:
     stat = workdir.stat()
@@ -129,8 +107,8 @@ def check(workdir: str | Path) -> None:
   Raises:
     MovedError: naming the path.
   """
-  if folders.is_bucket(workdir):
-    _check_lease(workdir)
+  if storage := folders.storage_of(workdir):
+    storage.check(workdir)
     return
   held_before = _mine.get(Path(workdir).resolve())
   if held_before is not None and _identity(Path(workdir)) != held_before:
@@ -140,19 +118,7 @@ def check(workdir: str | Path) -> None:
                      "folder's new path, which resumes from its last checkpoint.")
 
 
-def _check_lease(workdir: str | os.PathLike) -> None:
-  from jaxrl_llm.store import lease
-
-  try:
-    if claim := _leases.get(str(folders.path_of(workdir))):
-      claim.check()
-  except lease.HeldError as error:
-    raise MovedError(f"--workdir={workdir}: {error} has taken the folder over, because this "
-                     "process did not renew its claim for a minute. Nothing more is written. Fix: "
-                     "one trainer for a folder; the same command resumes when the other has "
-                     "ended.") from error
-
-
-def _refusal(workdir: str | os.PathLike, holder: str) -> str:
+def refusal(workdir: str | os.PathLike, holder: str) -> str:
+  """Returns the message about a folder in which `holder` trains."""
   return (f"--workdir={workdir}: {holder} is training there. Fix: wait for it or end it, or use "
           "another --workdir.")

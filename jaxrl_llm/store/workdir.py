@@ -101,11 +101,6 @@ def differences(saved_config: dict, mine: dict, prefix: str = "") -> list[str]:
   return out
 
 
-def usable_cores() -> int | None:
-  """Returns how many cores this process may use. Numbers on CPU depend on it, by rounding."""
-  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
 def write_environment(workdir: Path) -> None:
   """Writes environment.json: versions, processor, devices and the git commit.
 

@@ -15,21 +15,6 @@ class ModularChainKeys:
 
 
 @dataclasses.dataclass(frozen=True)
-class CountdownConfig:
-  """Reach a target from given numbers, each used once."""
-
-  numbers: int = option(3, "numbers of a problem", low=2, high=6)
-  largest: int = option(20, "largest number", low=2, high=999)
-
-
-@dataclasses.dataclass(frozen=True)
-class CountdownKeys:
-  """Config keys of the task `countdown`."""
-
-  countdown: CountdownConfig = CountdownConfig()
-
-
-@dataclasses.dataclass(frozen=True)
 class GymConfig:
   """A task of the reasoning-gym package (extra `gym`)."""
 

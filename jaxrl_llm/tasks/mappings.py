@@ -232,5 +232,3 @@ def make_mapping(cfg: DataConfig) -> Mapping:
     return Fields(prompt, cell(row, "answer_column", scalar), demonstration, name, context)
 
   return Mapping(columns, unique=bool(cfg.id_column))
-
-

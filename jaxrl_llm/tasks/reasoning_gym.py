@@ -13,12 +13,13 @@ unscored, as it is for a fault of the sandbox.
 
 import functools
 import json
+import re
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.fields import did_you_mean, installing
+from jaxrl_llm.grading.normalise import after_thinking
 from jaxrl_llm.sandbox.isolated_calls import IsolatedCalls
 from jaxrl_llm.sandbox.results import Fault
-from jaxrl_llm.tasks.countdown import answer_text
 from jaxrl_llm.tasks.keys import GymConfig
 from jaxrl_llm.tasks.order import rows_of_batch, share
 from jaxrl_llm.tasks.reward_faults import blamed
@@ -28,6 +29,7 @@ from jaxrl_llm.types import Problem, Reward
 __all__ = ["GymConfig", "ReasoningGym"]
 
 TRAIN_SEED, HELDOUT_SEED = 0, 2**30
+ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 PROBE = 64  # items looked at if all would take long
 STRIDE = 7919  # a prime: the next item to try if one does not fit
 # Scorers take milliseconds. Seconds that a text may compute, wait, and compute at first; and that a
@@ -168,6 +170,16 @@ class ReasoningGym(TaskBase):
 
   def _make_entry(self, kind: str, index: int) -> dict:
     return self._sets[kind][index]
+
+
+def answer_text(completion: str) -> str:
+  """Returns the text inside the last complete <answer> </answer>, or else the full completion.
+
+  Only what follows a thinking block counts.
+  """
+  completion = after_thinking(completion)
+  answers = ANSWER.findall(completion)
+  return (answers[-1] if answers else completion).strip()
 
 
 def _create(cfg, seed: int, size: int):

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import UpdateConfig
+from jaxrl_llm.config import RolloutConfig, UpdateConfig
 from jaxrl_llm.types import Bins, Rollout
 
 # Empty rows cost elementwise work of [K, L] in each bin; with fewer places short rows waste tokens.
@@ -126,15 +126,19 @@ class Packer:
     return -(-rows // width), width
 
 
-def make_packer(updates: UpdateConfig, bin_tokens: int, group_size: int,
+def make_packer(updates: UpdateConfig, bin_tokens: int, rollout: RolloutConfig,
                 mesh: Mesh) -> Packer | None:
   """Returns the packer of a run that trains on this mesh; None if it has no token budget."""
   if not updates.token_budget:
     return None
-  shared = updates.shared_prompts
-  rows = max(ROWS, group_size) if shared else ROWS
-  return Packer(Bins(bin_tokens, rows), updates.token_budget // bin_tokens,
-                parallel.row_shards(mesh), shared)
+  shared, devices = updates.shared_prompts, parallel.row_shards(mesh)
+  rows = max(ROWS, rollout.group_size) if shared else ROWS
+  per_device = updates.token_budget // bin_tokens
+  if shared and rollout.group_tokens <= bin_tokens:
+    # Micro-batches of equal size: else the bins that the last one lacks are computed in vain.
+    groups = -(-rollout.prompts // updates.optimizer_batches // devices)
+    per_device = -(-groups // -(-groups // per_device))
+  return Packer(Bins(bin_tokens, rows), per_device, devices, shared)
 
 
 def first_fit(sizes: np.ndarray, bins: Bins, counts: Sequence[int] | None = None

@@ -143,7 +143,6 @@ class Transform:
     return None
 
 
-
 def register(name: str, numbers: type | None = None, *, replace: bool = False, **defaults):
   """Returns a decorator that enters a transform: a class made as `transform(cfg)`, derived from
   `Transform`; `cfg` is an instance of the numbers. Arguments as in `registry.Table.register`.

@@ -128,8 +128,7 @@ def make_learner(cfg: Config, model: Model, mesh: Mesh, stop_ids: tuple[int, ...
                       out_shardings=(rows, parallel.replicated(mesh))),
       step=make_step(updates.micro_batches),
       phases=make_phases(cfg.step, PhaseParts(cfg.batch, mesh, make_step, pieces)),
-      packer=_checked(make_packer(updates, cfg.bin_tokens, cfg.rollout.group_size, mesh), model,
-                      mesh),
+      packer=_checked(make_packer(updates, cfg.bin_tokens, cfg.rollout, mesh), model, mesh),
       base=trainable.make_merge(model, cfg.parameters, mesh, adapters=False)
       if scoring.reads(BASE) else None,
   )

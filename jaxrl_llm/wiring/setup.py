@@ -87,7 +87,7 @@ def build_learner(cfg: Config, devices=None, *,
       divisions.check(divisions.RowSections.of(cfg), mesh,
                       parallel.rollout_mesh(cfg.mesh, mesh, devices))
   model, tokenizer = shapes_of(cfg.pretrained, dataclasses.replace(
-      cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp), cfg.row_length)
+      cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp), cfg.rollout.row_length)
   cfg = dataclasses.replace(cfg, model=model)
   with problems:
     if mesh is not None:

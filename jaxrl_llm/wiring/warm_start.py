@@ -1,11 +1,7 @@
 """Supervised training on demonstrations before the first rollout, cached in the run's folder."""
 
-import dataclasses
 import functools
-import hashlib
-import json
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,15 +12,13 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import AggregationConfig, Config, LossConfig, StepConfig, to_dict
+from jaxrl_llm.config import AggregationConfig, Config, LossConfig, StepConfig
 from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.store import cache, checkpoints, shared_starts
-from jaxrl_llm.store.folders import is_bucket, path_of
-from jaxrl_llm.store.workdir import usable_cores, versions
-from jaxrl_llm.tasks.data import names
+from jaxrl_llm.store import checkpoints
+from jaxrl_llm.store.folders import path_of
 from jaxrl_llm.tasks.demonstrations import demonstrating
 from jaxrl_llm.training.optimizers import make_optimizer, warm_start_schedule
 from jaxrl_llm.training.train_step import (
@@ -34,7 +28,7 @@ from jaxrl_llm.training.train_step import (
   state_shardings,
 )
 from jaxrl_llm.types import Params, SupervisedBatch, Task
-from jaxrl_llm.wiring import evaluation_sets, inputs
+from jaxrl_llm.wiring import evaluation_sets
 from jaxrl_llm.wiring.evaluation_sets import EvaluationSet
 from jaxrl_llm.wiring.learner import Learner, Start
 
@@ -42,14 +36,6 @@ SEED_OFFSET = 1_000_003  # demonstrations come from another stream of problems t
 ADAPTER_KEY = 0x10A
 TORN = ("a copy of it, or remove it: the same start is then made again, and the run resumes from "
         "its checkpoints")
-PACKAGE = Path(__file__).parents[1]
-# What a warm start reads of a config, so that runs of different methods share it; of the optimizer
-# all but its schedule.
-SECTIONS = ("seed", "pretrained", "parameters", "task", "warm_start")
-LENGTHS = ("max_prompt_tokens", "max_new_tokens")
-SCHEDULE = ("learning_rate", "warmup_steps", "decay_steps")
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "transformers", "tokenizers", "datasets",
-            "pyarrow", "reasoning-gym", "qwix")
 logger = logging.getLogger(__name__)
 
 
@@ -57,74 +43,27 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
                workdir: Path, sets: Sequence[EvaluationSet] = ()) -> Start:
   """Returns the start of a run: `warm_start.steps` updates of the trained parameters.
 
-  It is kept in `workdir/warm_start` and read from there if the run is started again. One that
-  another run made of the same inputs is copied there instead of being trained (shared_starts.py).
-  With `pretrained`, only the trained leaves are saved, and nothing if warm_start.steps = 0.
+  It is kept in `workdir/warm_start` and read from there if the run is started again. With
+  `pretrained`, only the trained leaves are saved, and nothing if warm_start.steps = 0.
 
   Args:
     tokenizer: of the checkpoint in `pretrained`; unread without one.
     sets: what they ask is not imitated.
   """
   path = path_of(workdir) / "warm_start"
-  exists = processes.from_main("warm start", lambda: checkpoints.complete(path))
-  shared = None if exists or is_bucket(path) else shared_entry(cfg, learner)
-  with shared_starts.reserved(shared):
-    if shared_starts.fetch(shared, path):
-      tqdm.write("the warm start is that of an earlier run with the same inputs")
-    if not processes.from_main("warm start", lambda: checkpoints.complete(path)):
-      start = _initial_split(cfg.pretrained, cfg.seed, learner)
-      if cfg.warm_start.steps:
-        start = start._replace(params=_train(cfg, learner, tokenizer, start, sets))
-      if cfg.warm_start.steps or not cfg.pretrained:
-        tree = {"trained": start.params}
-        if start.frozen is not None and not cfg.pretrained:
-          tree["frozen"] = start.frozen
-        checkpoints.save_params(path, tree)
-        shared_starts.store(shared, path)
-      return start
+  if not processes.from_main("warm start", lambda: checkpoints.complete(path)):
+    start = _initial_split(cfg.pretrained, cfg.seed, learner)
+    if cfg.warm_start.steps:
+      start = start._replace(params=_train(cfg, learner, tokenizer, start, sets))
+    if cfg.warm_start.steps or not cfg.pretrained:
+      tree = {"trained": start.params}
+      if start.frozen is not None and not cfg.pretrained:
+        tree["frozen"] = start.frozen
+      checkpoints.save_params(path, tree)
+    return start
   like = {"trained": _abstract(learner).params}
   params = checkpoints.restore_part(path, like, TORN)["trained"]
   return Start(params, frozen_start(cfg.pretrained, learner, workdir))
-
-
-def shared_entry(cfg: Config, learner: Learner) -> Path | None:
-  """Returns the folder of the run's start, which need not exist.
-
-  None where it is not shared: nothing is trained, several processes or plugins take part, problems
-  come from a hub and may change, or there is no shared folder.
-  """
-  data = getattr(cfg.task, "data", None)
-  paths = [cfg.task.prompt.examples, cfg.warm_start.path]
-  paths += [] if data is None else [data.path, data.heldout_path]
-  local = all(Path(path).exists() for text in paths for path in names(text))
-  if not cfg.warm_start.steps or cfg.plugins or jax.process_count() > 1 or not local:
-    return None
-  folder = cache.folder(cache.STARTS)
-  return None if folder is None else folder / _digest(cfg, learner)
-
-
-def _digest(cfg: Config, learner: Learner) -> str:
-  """Returns a hash of config, files, sources, versions and devices: all that decides the bits."""
-  values, code = to_dict(cfg), hashlib.sha256()
-  for file in sorted(PACKAGE.rglob("*.py")):
-    code.update(f"{file.relative_to(PACKAGE)} ".encode() + file.read_bytes())
-  made_of = {name: values[name] for name in SECTIONS} | {
-      "optimizer": {key: value for key, value in values["optimizer"].items()
-                    if key not in SCHEDULE},
-      "lengths": [values["rollout"][key] for key in LENGTHS],
-      "left out": values["evaluation"]["sets"],
-      "model": dataclasses.asdict(learner.model.config),
-      "mesh": dict(learner.mesh.shape),
-      "files": inputs.notes(cfg),
-      "sources": code.hexdigest(),
-      "packages": versions(PACKAGES),
-      "settings": {key: str(value) for key, value in jax.config.values.items()
-                   if "cache" not in key},
-      "flags": os.environ.get("XLA_FLAGS"),
-      "machine": [os.uname().nodename, usable_cores(),
-                  *(device.device_kind for device in jax.devices())],
-  }
-  return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def frozen_start(pretrained: str, learner: Learner, workdir: Path) -> Params | None:
@@ -214,7 +153,7 @@ def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
   weigh = jax.jit(weighed, out_shardings=parallel.rows(mesh))
   bar, norms = progress(range(warm.steps), "warm start"), []
   for index in bar:
-    batch = parallel.to_global(demonstrations(task, index, cfg.row_length), mesh)
+    batch = parallel.to_global(demonstrations(task, index, cfg.rollout.row_length), mesh)
     state, metrics = step(state, weigh(batch))
     norms.append(metrics["optimizer/grad_norm"].total)
     if index % 50 == 49:

@@ -25,7 +25,8 @@ LOCAL = {
 class Case:
   """Rows of different lengths with holes, one row of a single token, one row without any.
 
-  The last four are the columns that some estimators read; a turn ends at a hole.
+  The last six are the columns that some estimators read; a turn ends at a hole. Groups are
+  unsorted, and split by every micro-batch; one has a single row with tokens.
   """
 
   log_probs: np.ndarray
@@ -36,6 +37,8 @@ class Case:
   turn_id: np.ndarray
   entropy: np.ndarray
   recomputed_log_probs: np.ndarray
+  group_id: np.ndarray
+  ref_log_probs: np.ndarray
 
   def on_policy(self):
     return dataclasses.replace(self, anchor=self.log_probs, recomputed_log_probs=self.log_probs)
@@ -73,7 +76,9 @@ def case(seed=0, rows=8, length=12, drift=0.3, token_advantages=True) -> Case:
   near = (log_probs + drift / 2 * rng.standard_normal(mask.shape)).astype(np.float32)
   return Case(log_probs, anchor, advantages.astype(np.float32), mask,
               (7 * np.arange(rows) + 100 * seed).astype(np.int32),
-              np.where(mask, np.cumsum(starts, 1), 0).astype(np.int32), entropy, near)
+              np.where(mask, np.cumsum(starts, 1), 0).astype(np.int32), entropy, near,
+              np.resize(np.array([5, -2, -2, 5, 5, 9, -2, 9]), rows).astype(np.int32),
+              (log_probs + drift / 4 * rng.standard_normal(mask.shape)).astype(np.float32))
 
 
 def weighted(estimator, cfg, c: Case, weights=None, prepared=None):

@@ -32,6 +32,7 @@ def _load(path):
 contracts = _load(Path(__file__).parent / "contracts.py")
 reference = _load(Path(__file__).parent.parent / "reference" / "estimators.py")
 reference_2026 = _load(Path(__file__).parent.parent / "reference" / "estimators_2026.py")
+reference_groups = _load(Path(__file__).parent.parent / "reference" / "estimators_groups.py")
 
 # Configurations beyond the defaults that the contracts and the slow loop also run on.
 VARIANTS = [
@@ -284,6 +285,29 @@ VARIANTS = [
         "name": "kl_cov",
         "share": 0.2
     },
+    {
+        "name": "tpo",
+        "normalize": "mean",
+        "eta": 0.5
+    },
+    {
+        "name": "oapl",
+        "beta": 0.2,
+        "beta_value": 2.0
+    },
+    {
+        "name": "qrpo",
+        "transform": "identity"
+    },
+    {
+        "name": "qrpo",
+        "transform": "normal",
+        "beta": 0.5
+    },
+    {
+        "name": "real",
+        "tau": 0.1
+    },
 ]
 CONFIGS = [EstimatorConfig(name) for name in estimators.names()
           ] + [EstimatorConfig(**v) for v in VARIANTS]
@@ -343,10 +367,11 @@ def slow(cfg, c):
       if k in estimators.spec(cfg.name).defaults
   }
   arrays = (c.log_probs, c.anchor, c.advantages, c.mask)
-  if cfg.name not in reference_2026.NAMES:
-    return reference.evaluate(cfg.name, *arrays, **numbers)
   columns = {name: np.asarray(x) for name, x in c.columns(cfg).items()}
-  return reference_2026.evaluate(cfg.name, *arrays, columns, **numbers)
+  for loops in (reference_2026, reference_groups):
+    if cfg.name in loops.NAMES:
+      return loops.evaluate(cfg.name, *arrays, columns, **numbers)
+  return reference.evaluate(cfg.name, *arrays, **numbers)
 
 
 def fast(cfg, c):
@@ -358,7 +383,8 @@ def fast(cfg, c):
 
 
 def test_the_slow_loop_covers_the_table():
-  assert set(reference.NAMES) | set(reference_2026.NAMES) == set(estimators.names())
+  names = {*reference.NAMES, *reference_2026.NAMES, *reference_groups.NAMES}
+  assert names == set(estimators.names())
 
 
 # --- wrong estimators, each of which one contract must reject
@@ -641,7 +667,7 @@ def test_the_window_of_m2po_by_hand():
 
 def test_batch_statistics_are_declared():
   declared = {n for n in estimators.names() if estimators.spec(n).batch_statistics}
-  assert declared == {"bapo", "clip_cov", "kl_cov", "m2po"}
+  assert declared == {"bapo", "clip_cov", "kl_cov", "m2po", *reference_groups.NAMES}
   for name in estimators.names():
     assert (estimators.get_estimator(name).prepare is not None) == (name in declared)
 
@@ -649,7 +675,9 @@ def test_batch_statistics_are_declared():
 def test_columns_are_declared_and_asked_for():
   always = {n: set(estimators.spec(n).columns) for n in estimators.names()
             if estimators.spec(n).columns}
-  assert always == {"aspo": {"entropy"}, "clip_cov": {"row_id"}}
+  assert always == {"aspo": {"entropy"}, "clip_cov": {"row_id"},
+                    "qrpo": {"group_id", "ref_log_probs"},
+                    **{name: {"group_id"} for name in ("gvpo", "oapl", "real", "tpo")}}
   assert estimators.required(EstimatorConfig("gspo")) == set()
   assert estimators.required(EstimatorConfig("gspo", span="segment")) == {"turn_id"}
   assert estimators.required(EstimatorConfig("dppo_kl", mask_anchor="recomputed")) == {

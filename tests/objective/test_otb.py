@@ -33,9 +33,10 @@ def units_of_row(x, i, cfg):
   of = {t: position(x, i, t, cfg) for t in np.flatnonzero(x.mask[i])}
   for q in sorted(set(of.values())):
     tokens = [t for t in of if of[t] == q]
-    squares = [x.correction_weights[i, t] ** 2 for t in tokens]
+    squares = [1 if x.correction_weights is None else x.correction_weights[i, t] ** 2
+               for t in tokens]
     own = sum((1 if cfg.weight == "uniform" else w[i, t]) *
-              (rho if cfg.importance == "inside_cumsum" else 1)
+              (rho if cfg.importance in ("auto", "inside_cumsum") else 1)
               for t, rho in zip(tokens, squares, strict=True))
     running = own + (running if cfg.weight == "cumulative" else 0)
     total = running * (np.mean(squares) if cfg.importance == "outside" else 1)
@@ -60,13 +61,14 @@ def slow(x, cfg):
 
 
 CONFIGS = [{}, {
-    "weight": "step"
+    "weight": "step",
+    "importance": "none"
 }, {
     "weight": "uniform"
 }, {
     "zero_tail": False
 }, {
-    "importance": "inside_cumsum"
+    "importance": "none"
 }, {
     "importance": "outside",
     "weight": "step"
@@ -97,6 +99,22 @@ def test_equals_the_slow_loop(options):
       cfg = AdvantageConfig(name, **options)
       got = advantages.get_advantage(name)(cases.on_device(given), cfg)
       np.testing.assert_allclose(got, slow(given, cfg), rtol=1e-9, atol=1e-10, err_msg=name)
+
+
+def knows_of_the_correction(importance: str) -> bool:
+  """With weights the result is that of verl's rho^2 inside the sum; without, that of weights of 1.
+  """
+  corrected = cases.on_device(cases.make(keep=KEEP))
+  plain = cases.on_device(cases.make(keep=KEEP, correction_weights=None))
+  run = lambda x, mode: np.asarray(
+      advantages.get_advantage("tir_otb")(x, AdvantageConfig("tir_otb", importance=mode)))
+  return bool(np.array_equal(run(corrected, importance), run(corrected, "inside_cumsum"))
+              and np.array_equal(run(plain, importance), run(plain, "none")))
+
+
+def test_a_correction_is_not_silently_left_out():
+  assert AdvantageConfig("otb").importance == "auto" and knows_of_the_correction("auto")
+  assert not knows_of_the_correction("none")
 
 
 def test_the_loop_tells_the_variants_apart():
@@ -150,7 +168,7 @@ def check_weighted_sums(advantage, x, cfg):
 
 
 def test_weighted_advantages_sum_to_zero_at_every_position():
-  x = cases.make(np.float64)
+  x = cases.make(np.float64, correction_weights=None)
   with jax.enable_x64(True):
     for name in ("otb", "tir_otb"):
       cfg = AdvantageConfig(name, zero_tail=False)
@@ -171,7 +189,7 @@ def check_alive_mean(function, x):
 
 @pytest.mark.slow
 def test_uniform_weights_give_the_mean_over_rows_alive():
-  x = cases.make(token_rewards=None)
+  x = cases.make(token_rewards=None, correction_weights=None)
   cfg = AdvantageConfig("otb", weight="uniform", zero_tail=False)
   check_alive_mean(lambda given: advantages.get_advantage("otb")(given, cfg), x)
   with pytest.raises(AssertionError):
@@ -180,14 +198,15 @@ def test_uniform_weights_give_the_mean_over_rows_alive():
 
 
 def test_uniform_weights_of_a_sequence_give_opo():
-  given = cases.on_device(cases.make(token_rewards=None))
+  given = cases.on_device(cases.make(token_rewards=None, correction_weights=None))
   cfg = AdvantageConfig("otb", granularity="sequence", weight="uniform")
   got, opo = (advantages.get_advantage(name)(given, cfg) for name in ("otb", "opo"))
   np.testing.assert_allclose(got, opo, rtol=1e-5, atol=1e-6)
 
 
 def test_constant_rewards_leave_the_epsilon():
-  x = cases.make(np.float64, rewards=np.full(10, 0.7), token_rewards=None)
+  x = cases.make(np.float64, rewards=np.full(10, 0.7), token_rewards=None,
+                 correction_weights=None)
   with jax.enable_x64(True):
     got = np.asarray(
         advantages.get_advantage("otb")(cases.on_device(x), AdvantageConfig("otb",
@@ -207,7 +226,9 @@ def test_the_tail_of_the_only_longest_row_is_by_flag():
   x = cases.on_device(
       dataclasses.replace(
           jax.tree.map(lambda v: v[:6]
-                       if v.ndim == 1 else v[:6, :4], cases.make(token_rewards=None)), mask=mask,
+                       if v.ndim == 1 else v[:6, :4], cases.make(token_rewards=None,
+                                                                 correction_weights=None)),
+          mask=mask,
           group_id=np.array([0, 0, 0, 1, 1, 1]), rewards=np.arange(1, 7, dtype=np.float32),
           anchor_log_probs=np.full((6, 4), -1, np.float32), sum_pi_squared=np.full((6, 4), 0.5,
                                                                                    np.float32)))
@@ -230,7 +251,7 @@ def check_alone(function, x):
 
 
 def test_a_group_of_one_has_no_advantage():
-  x = cases.make(token_rewards=None)
+  x = cases.make(token_rewards=None, correction_weights=None)
   for name, zero_tail in (("otb", True), ("tir_otb", False)):
     cfg = AdvantageConfig(name, zero_tail=zero_tail)
     check_alone(functools.partial(advantages.get_advantage(name), cfg=cfg), x)

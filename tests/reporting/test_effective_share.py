@@ -4,10 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.report.symptoms import Symptoms
 from jaxrl_llm.objective.loss import ratio_metrics
 from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting.summary import summarize
-from jaxrl_llm.runs.symptoms import Symptoms
 from jaxrl_llm.types import Rollout, merge_metrics
 
 EVEN, UNEVEN = [0.0, 0.0, 0.0], [np.log(9.0), 0.0, 0.0]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from experiments.writers import online  # noqa: F401  it registers two
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import ConfigError, WriterConfig, from_dict
 from jaxrl_llm.reporting import metric_writers

@@ -11,23 +11,19 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from experiments.report import html as page_of_run
+from experiments.report import plots
+from experiments.report.html import write_report
+from experiments.report.plots import plot_run, told_apart
+from experiments.report.summaries import headline, summary_rows, summary_table
 from experiments.tables_lib.page_parts import markers, replace_part
 from experiments.tables_lib.plots import plot_compare
 from jaxrl_llm import tasks
 from jaxrl_llm.config import Config, ConfigError, WriterConfig, to_dict
-from jaxrl_llm.reporting import html as page_of_run
-from jaxrl_llm.reporting import plots
-from jaxrl_llm.reporting.html import write_report
 from jaxrl_llm.reporting.metric_writers import Copies
-from jaxrl_llm.reporting.plots import plot_run, told_apart
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.reporting.summary import QUANTILES, summarize
-from jaxrl_llm.reporting.tables import (
-  headline,
-  markdown_table,
-  summary_rows,
-  summary_table,
-)
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.reporting.writers import MetricsWriter, write_rollouts
 from jaxrl_llm.types import Extreme, Histogram, Mean, merge_metrics
 
@@ -436,6 +432,6 @@ def test_a_build_ships_the_templates(tmp_path):
   pytest.importorskip("setuptools")
   command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(tmp_path)]
   subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-  templates = "jaxrl_llm/reporting/templates"
+  templates = "experiments/report/templates"
   built = {path.name for path in (tmp_path / templates).iterdir()}
   assert built == {path.name for path in (ROOT / templates).iterdir()} >= {"page.html", "style.css"}

@@ -11,8 +11,8 @@ import types
 import numpy as np
 import pytest
 
+from experiments.tables_lib.replay import frozen
 from jaxrl_llm.config import RolloutConfig, RolloutFilesConfig
-from jaxrl_llm.lab.replay import frozen
 from jaxrl_llm.reporting import token_columns, writers
 from jaxrl_llm.reporting.reader import RunError, RunFolder
 from jaxrl_llm.reporting.writers import prune_rollouts, write_rollouts

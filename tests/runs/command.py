@@ -14,10 +14,9 @@ import forked
 import jax
 import programs
 
+from experiments.commands import cache, saved
 from jaxrl_llm.runs.run_state import abstract_saved
-from jaxrl_llm.store import cache
 from jaxrl_llm.store.checkpoints import Checkpoints
-from jaxrl_llm.wiring import saved
 
 ROOT = Path(__file__).parents[2]
 TINY = "tests/runs/tiny.py"

@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.commands import saved
 from jaxrl_llm.config import CheckpointConfig, Config, ConfigError, from_dict
 from jaxrl_llm.runs.best import Best
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import BEST, iterations, restore_part
 from jaxrl_llm.types import Reward
-from jaxrl_llm.wiring import saved, setup
+from jaxrl_llm.wiring import setup
 
 
 def config(best="eval/accuracy", patience=0) -> Config:

@@ -34,7 +34,8 @@ def test_rows_of_the_file_are_imitated_but_no_held_out_or_long_one(cfg):
   task = demonstrating(cfg.warm_start, cfg.task, cfg.rollout, 5, None)
   seen = {problem.prompt: problem.demonstration for i in range(6) for problem in task.batch(i)}
   assert seen == {f"{i}+1=": str(i + 1) for i in range(6)}
-  assert demonstrations(task, 0, cfg.row_length).loss_weights.sum() == 4 * 2, "digit and end"
+  weights = demonstrations(task, 0, cfg.rollout.row_length).loss_weights
+  assert weights.sum() == 4 * 2, "digit and end"
 
 
 def test_a_mapping_with_demonstrations(cfg, tmp_path):

@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from experiments.commands import saved
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import Model, load_pretrained
 from jaxrl_llm.reporting.reader import read_rollouts
-from jaxrl_llm.wiring import saved, setup
+from jaxrl_llm.wiring import setup
 
 pytestmark = pytest.mark.slow
 

@@ -60,7 +60,7 @@ def test_twenty_steps(preset):
     bad = {name: x for name, x in {**metrics, **values}.items() if not math.isfinite(x)}
     assert not bad, f"iteration {iteration}"
     norms += [float(step["optimizer/grad_norm"].total) for step in steps]
-    assert len(rows) == built.cfg.rows and values["step"] == int(run.state.step)
+    assert len(rows) == built.cfg.rollout.rows and values["step"] == int(run.state.step)
   assert int(run.state.step) == ITERATIONS * BATCHES
   assert max(norms) > 0
   moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), built.learner.merged(run.state),

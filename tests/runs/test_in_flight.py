@@ -43,7 +43,7 @@ def padded(rows, name, width):
 def gap(history, version_of):
   """The largest difference between recorded log-probs and those under `version_of(steps)`."""
   made, _, left = history
-  width, model, largest = made.cfg.row_length, made.learner.model, 0.0
+  width, model, largest = made.cfg.rollout.row_length, made.learner.model, 0.0
   stats = jax.jit(lambda params, *rows: row_stats(params, *rows, model=model).log_probs)
   for _, _, rows, _ in left:
     if "policy_steps" not in rows[0]:  # each completion is of one policy

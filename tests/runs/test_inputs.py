@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 
+from experiments.commands import saved
 from jaxrl_llm.config import ConfigError, from_dict, to_dict
 from jaxrl_llm.runs import trainer
-from jaxrl_llm.wiring import inputs, saved, setup
+from jaxrl_llm.wiring import inputs, setup
 
 
 def rows(path, *texts):

@@ -6,6 +6,7 @@ import logging
 import pytest
 import tiny
 
+from experiments.report import OBSERVERS
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks import make_task
@@ -61,11 +62,11 @@ def test_the_fix_for_an_unknown_metric_is_accepted(patience, fix):
 def test_the_run_trains_and_goes_on(tmp_path, capsys):
   cfg = config(optimizer={"learning_rate": 1e-3},
                warm_start={"steps": 0, "batch_size": 64, "learning_rate": 1e-3})
-  assert trainer.run(cfg, tmp_path) == {}
+  assert trainer.run(cfg, tmp_path, OBSERVERS) == {}
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   assert [line["iteration"] for line in lines] == list(range(tiny.ITERATIONS + 1))
   assert not any(key.startswith("eval/") for line in lines for key in line)
   assert not (tmp_path / "best").exists() and (tmp_path / "report.html").exists()
   capsys.readouterr()
-  assert trainer.run(cfg, tmp_path) == {}
+  assert trainer.run(cfg, tmp_path, OBSERVERS) == {}
   assert "report.html" in capsys.readouterr().out

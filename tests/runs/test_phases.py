@@ -7,6 +7,7 @@ import pytest
 
 from jaxrl_llm.config import ConfigError, check, from_dict
 from jaxrl_llm.runs import outputs, phases, records
+from jaxrl_llm.runs.observers import Observers
 from jaxrl_llm.runs.phases import PHASES, Phases
 
 
@@ -95,8 +96,7 @@ def booked(kind, clock, monkeypatch) -> tuple[float, dict]:
   monkeypatch.setattr(outputs, "write_rollouts", lambda *_: None)
   monkeypatch.setattr(outputs.lock, "check", lambda _: None)
   monkeypatch.setattr(records.Records, "write", lambda *_: [])
-  monkeypatch.setattr(outputs.symptoms, "of_batch", lambda batch: ({}, ""))
-  run_outputs = SimpleNamespace(directory=None, progress=SimpleNamespace(first_report=lambda: None))
+  run_outputs = SimpleNamespace(directory=None, observers=Observers(None, ()))
   loop = SimpleNamespace(schedule=SimpleNamespace(rollouts=None), source=None)
   written, updates = kind(loop, run_outputs), 0.0
   for number in range(1, 5):

@@ -5,9 +5,10 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.report import html, report
+from experiments.tables_lib.replay import frozen
 from jaxrl_llm.config import RolloutConfig
-from jaxrl_llm.lab.replay import frozen
-from jaxrl_llm.reporting import html, writers
+from jaxrl_llm.reporting import writers
 from jaxrl_llm.reporting.reader import RunError, RunFolder
 from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.records import rollout_rows
@@ -79,11 +80,11 @@ def test_a_row_without_its_turns_is_refused(tmp_path):
 def test_the_report_shows_tool_text_apart(monkeypatch):
   given = rollout()
   change = iter((np.full((3, LENGTH), 0.25), np.zeros((3, LENGTH))))
-  monkeypatch.setattr(evaluate, "_log_probs", lambda *_: next(change))
+  monkeypatch.setattr(report, "_log_probs", lambda *_: next(change))
   problems = [Problem(text[:PROMPT], "42") for text in TEXT]
   evaluation = evaluate.Evaluation(problems,
                                    verdicts().correct, TEXT, jax.tree.map(np.asarray, given), {})
-  shown = evaluate.samples(None, TOKENIZER, None, None, evaluation, 3)
+  shown = report.samples_of(None, TOKENIZER, {}, {}, evaluation, 3)
   assert shown[0]["pieces"] == list(TEXT[0][PROMPT:])
   inside = slice(TOOL.start - PROMPT, TOOL.stop - PROMPT)
   assert shown[0]["log_ratio"][inside] == [None] * 3 and shown[0]["log_ratio"].count(None) == 3

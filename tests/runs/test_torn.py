@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.commands import disk, saved
 from jaxrl_llm.config import CheckpointConfig, ConfigError, from_dict, to_dict
 from jaxrl_llm.reporting.reader import read_metrics
 from jaxrl_llm.reporting.writers import MetricsWriter
-from jaxrl_llm.store import disk, workdir
+from jaxrl_llm.store import workdir
 from jaxrl_llm.store.checkpoints import Checkpoints, TornCheckpointsError, restore_part, save_params
-from jaxrl_llm.wiring import saved, setup
+from jaxrl_llm.wiring import setup
 
 LIKE = {"x": jax.ShapeDtypeStruct((3,), jnp.float32,
                                   sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]))}

@@ -9,14 +9,15 @@ import json
 
 import pytest
 
+from experiments.tasks import countdown  # noqa: F401  it registers a task
 from jaxrl_llm.config import DataConfig, GymConfig, PromptConfig, RolloutConfig, TaskConfig
 from jaxrl_llm.late import loaded
 from jaxrl_llm.tasks import TASKS, make_task, tokenizer
 from jaxrl_llm.types import Reward
 
-# Not those of plugins that other tests have imported.
-NAMES = [name for name in TASKS.names()
-         if loaded(TASKS[name].function).__module__.startswith("jaxrl_llm.")]
+# Not those of other plugins that tests have imported.
+NAMES = [name for name in TASKS.names() if loaded(TASKS[name].function).__module__.startswith(
+    ("jaxrl_llm.tasks.", "experiments.tasks."))]
 LIMITS = RolloutConfig(max_prompt_tokens=250, max_new_tokens=80)
 CHAT = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"

@@ -18,13 +18,15 @@ from jaxrl_llm.config import (
   MeshConfig,
   ModelConfig,
   OptimizerConfig,
+  RolloutConfig,
   StepConfig,
+  UpdateConfig,
 )
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.ops import bins as bins_ops
 from jaxrl_llm.training.optimizers import make_optimizer
-from jaxrl_llm.training.packing import Packer, Prompts, first_fit
+from jaxrl_llm.training.packing import Packer, Prompts, first_fit, make_packer
 from jaxrl_llm.training.score import score
 from jaxrl_llm.training.train_step import (
   gradients,
@@ -334,6 +336,21 @@ def test_first_fit_fills_bins_and_depends_on_lengths_alone():
 def test_a_row_longer_than_a_bin_is_refused():
   with pytest.raises(ValueError, match="row 1 has 25 tokens, but a bin holds 24"):
     packer(48)(np.array([3, 25, 24]))
+
+
+@pytest.mark.parametrize("prompts, batches, width",
+                         [(16, 1, 8), (20, 1, 10), (21, 1, 7), (16, 2, 8), (16, 4, 4), (3, 1, 3)])
+def test_micro_batches_of_groups_are_of_equal_size(prompts, batches, width):
+  """A budget of ten bins makes two micro-batches of sixteen groups in any case: 10 and 6, of which
+  the second computes four empty bins, or 8 and 8.
+  """
+  rollout = RolloutConfig(prompts=prompts, group_size=8, max_prompt_tokens=48, max_new_tokens=5)
+  updates = UpdateConfig(optimizer_batches=batches, token_budget=1024, shared_prompts=True)
+  planned = make_packer(updates, 96, rollout, parallel.make_mesh(MeshConfig(), jax.devices()[:1]))
+  groups = prompts // batches
+  assert planned.per_device == width
+  assert -(-groups // width) == -(-groups // 10)  # no more micro-batches than before
+  assert width * -(-groups // width) - groups < -(-groups // 10)  # at most a bin of each is empty
 
 
 @pytest.mark.slow

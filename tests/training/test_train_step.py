@@ -136,10 +136,12 @@ def prepared_step(cfg):
 
 
 @pytest.mark.parametrize("name", quick_of(
-    (), {name: (name,) for name in ("m2po", "bapo", "clip_cov", "kl_cov")}, slow=("clip_cov",)))
+    (), {name: (name,) for name in ("m2po", "bapo", "clip_cov", "kl_cov", "tpo", "real")},
+    slow=("clip_cov", "tpo")))
 def test_statistics_of_the_whole_batch_survive_micro_batches(name):
   """m2po drops tokens by a threshold over the whole optimizer batch; each micro-batch's own would
-  drop others. So it is with the bounds of bapo and the tokens of clip_cov and kl_cov.
+  drop others. So it is with the bounds of bapo, the tokens of clip_cov and kl_cov, and the groups
+  of tpo and real, which micro-batches split.
   """
   (batch,), params = recorded_batches()
   state = init_state(params, TX)

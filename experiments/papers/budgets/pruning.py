@@ -26,8 +26,8 @@ def project_to_budget(priorities: np.ndarray, widths: np.ndarray, budget: int,
   where one shift for all layers meets the budget. Fractions are then rounded down, and the layers
   with the largest fractions get one more each, the first of equal ones first. Adding a constant to
   all priorities changes nothing. Among layers of equal width, equal priorities keep the same number
-  up to one channel, and a larger priority never keeps fewer. Own derivation; the source publishes
-  no formula.
+  up to one channel, and a larger priority never keeps fewer. Own derivation; the authors'
+  projection is `project_in_order`.
 
   Args:
     priorities: [N] float, finite; a larger one keeps more.
@@ -61,6 +61,45 @@ def project_to_budget(priorities: np.ndarray, widths: np.ndarray, budget: int,
   channels = np.floor(shares + 1e-9).astype(np.int64)
   order = np.lexsort((np.arange(len(channels)), -(shares - channels).round(9)))
   channels[order[:budget - channels.sum()]] += 1
+  return channels
+
+
+def project_in_order(scores: np.ndarray, widths: np.ndarray, budget: int, *, low: float = 0.1,
+                     high: float = 1.0) -> np.ndarray:
+  """Returns how many channels each layer keeps, [N] int, by the projection of the authors' code.
+
+    share_l  = |score_l| inside [low, high]
+    too few: share_l += deficit (high - share_l) / sum_k (high - share_k) width_k
+    too many, from the first layer on: share_l = what the budget leaves after the layers before, if
+             those after keep `low`; at least `low`
+
+  Then shares are rounded to channels, at least one, and what rounding adds goes from the last
+  layers. So the order of the layers matters, unlike in `project_to_budget`, and fewer channels than
+  the budget may stay: at most half a channel for each layer.
+
+  Args:
+    scores: [N] float, what the policy samples; a larger one keeps more.
+    widths, budget: as in `project_to_budget`.
+    low, high: smallest and largest share of a layer.
+
+  Source: arXiv 2511.18977, from its public code (structure_pruning, lib/ew_projector.py), with
+  layers of equal cost per channel.
+  """
+  widths = np.asarray(widths, np.int64)
+  shares = np.clip(np.abs(np.asarray(scores, np.float64)), low, high)
+  surplus = (shares * widths).sum() - budget
+  if surplus < 0:
+    room = ((high - shares) * widths).sum()
+    shares = np.clip(shares - surplus * (high - shares) / room, low, high) if room else shares
+  elif surplus > 0:
+    for layer, width in enumerate(widths):
+      left = budget - (shares * widths)[:layer].sum() - low * widths[layer + 1:].sum()
+      shares[layer] = max(min(shares[layer], left / width), low)
+  channels = np.maximum(np.around(shares * widths).astype(np.int64), 1)
+  smallest = np.maximum(np.around(low * widths).astype(np.int64), 1)
+  for layer in range(len(widths) - 1, -1, -1):
+    excess = min(channels.sum() - budget, channels[layer] - smallest[layer])
+    channels[layer] -= max(excess, 0)
   return channels
 
 

@@ -29,7 +29,7 @@ from jaxrl_llm.config import (
   load_plugins,
 )
 from jaxrl_llm.models import Model
-from jaxrl_llm.reporting.tables import MISSING, markdown_table
+from jaxrl_llm.reporting.tables import MISSING
 from jaxrl_llm.runs.rollout_batch import prompt_batch
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.training.optimizers import make_optimizer, warm_start_schedule
@@ -180,7 +180,7 @@ def by_layer(results: list[dict]) -> str:
               for variant, field in BY_LAYER.values()]
     rows.append((name, *(interval(np.ravel(one)) if one[0] else MISSING for one in values)))
   chance = readout.chance_alignment(SHAPE.width)
-  return (markdown_table(("layer", *BY_LAYER), rows)
+  return (narrow_tables(("layer", *BY_LAYER), rows)
           + f"\nA random direction has a mean cos of {chance:.4f}.\n")
 
 

@@ -58,9 +58,10 @@ def dpo_loss(chosen: Side, rejected: Side, cfg: DpoConfig = DpoConfig(), *,
     weights None: DPO         nll_coef > 0: RPO         rejected_w = 1 - s: cDPO
 
   With `code_compat` nothing is summed inside the sigmoid: column t of the chosen row is paired with
-  column t of the rejected one, and the loss is the mean of -log sigmoid over the columns where
-  either has a token. A missing token counts as a log-ratio of 0. Both rows must have their prompt
-  in the same columns.
+  column t of the rejected one, and the loss is the mean of -log sigmoid over all columns but the
+  first, which nothing predicts. A column without a token on one side counts as a log-ratio of 0
+  there; prompt and padding, without one on both, add log 2 and no gradient. So the gradient falls
+  with the width of the batch. Both rows must have their prompt in the same columns.
 
   Args:
     chosen, rejected: rows of the same prompts.
@@ -68,7 +69,7 @@ def dpo_loss(chosen: Side, rejected: Side, cfg: DpoConfig = DpoConfig(), *,
     chosen_w, rejected_w: weight of each token, a constant; None: 1.
 
   Source: DPO, arXiv 2305.18290, eq. 7; RPO's extra term, arXiv 2404.19733; cDPO, arXiv 2411.19943,
-  and its public code for `code_compat`. Which columns that code averages over is our reading.
+  and its public code (train_cdpo.py) for `code_compat`.
   """
   margin = (_weighted_log_ratio(chosen, chosen_w) - _weighted_log_ratio(rejected, rejected_w)
             if cfg.code_compat else
@@ -76,7 +77,7 @@ def dpo_loss(chosen: Side, rejected: Side, cfg: DpoConfig = DpoConfig(), *,
             - jnp.sum(_weighted_log_ratio(rejected, rejected_w), -1))
   loss = -jax.nn.log_sigmoid(cfg.gamma * margin)
   if cfg.code_compat:
-    loss = masked.row_mean(loss, chosen.mask | rejected.mask)[:, 0]
+    loss = jnp.mean(loss[:, 1:], -1)
   if cfg.nll_coef:
     loss -= cfg.nll_coef * masked.row_mean(chosen.log_probs, chosen.mask)[:, 0]
   return loss

@@ -26,7 +26,7 @@ WINS = {"first": 1.0, "second": -1.0, "tie": 0.0}
 
 @dataclasses.dataclass(frozen=True)
 class Tournament:
-  """The numbers of both rewards. Those of the paper itself are unconfirmed."""
+  """The numbers of both rewards. The public code's are dgr, first and random."""
 
   method: str = option("dgr", "`dgr` deletes the conflicts, `copeland` keeps them",
                        choices=("dgr", "copeland"))

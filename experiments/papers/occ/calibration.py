@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
 from jaxrl_llm.objective.row_stats import predicted_ahead
@@ -51,14 +51,20 @@ class Calibration(Transform):
     mask = predicted_ahead(mask)
     moved = mask if batch.at_anchor is None else mask & ~jnp.any(batch.at_anchor)
     change = masked_log_ratio(stats.log_probs, batch.anchor_log_probs, moved)
-    mtp_change = masked_log_ratio(stats.mtp_log_probs, batch.columns["mtp_anchor_log_probs"], moved)
+    is_code_form = getattr(self._cfg, "code_compat", False)
+    mtp_anchor = (batch.anchor_log_probs if is_code_form
+                  else batch.columns["mtp_anchor_log_probs"])
+    mtp_change = masked_log_ratio(stats.mtp_log_probs, mtp_anchor, moved)
+    if is_code_form:
+      change, mtp_change, moved = (
+          completion_columns(x, batch.rollout.prompt_length, parts.cfg.loss.max_new_tokens)
+          for x in (change, mtp_change, moved))
     coefficient = lax.stop_gradient(self.coefficient(change, mtp_change, moved, carried))
     metrics = {"mtp/coefficient": Mean(coefficient, jnp.float32(1)),
                "mtp/cosine": Mean(cosine(change, mtp_change),
                                   jnp.any(moved).astype(jnp.float32))}
     rows = jnp.broadcast_to(coefficient, batch.advantages.shape[:1])
     return batch.replace(columns={**batch.columns, COEFFICIENT: rows}), coefficient, metrics
-
 
   def coefficient(self, change: Float[Array, "B L"], mtp_change: Float[Array, "B L"], mask,
                   last: Float[Array, ""]) -> Float[Array, ""]:
@@ -77,6 +83,16 @@ def scalar(coefficient) -> Float[Array, ""]:
     raise TypeError(f"`calibrate` returned {coefficient.dtype}{list(coefficient.shape)}; a scalar "
                     "was expected")
   return coefficient.astype(jnp.float32)
+
+
+def completion_columns(x: Array, prompt_length: Int[Array, " B"], width: int | None) -> Array:
+  """Returns the columns [B, width] that a completion may fill, 0 beyond the row; None: all of x."""
+  if width is None:
+    return x
+  columns = prompt_length[:, None] + jnp.arange(width)
+  last = x.shape[1] - 1
+  return masked.masked(jnp.take_along_axis(x, jnp.minimum(columns, last), 1),
+                       columns <= last).astype(x.dtype)
 
 
 def cosine(change: Float[Array, "B L"], mtp_change: Float[Array, "B L"]) -> Float[Array, ""]:

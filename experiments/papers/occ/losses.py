@@ -9,7 +9,7 @@ second token of a row, which nothing precedes by two.
 
 Each loss is a term of the loss (objective/terms.py), so `term.name` chooses it.
 
-Source: OCC, arXiv 2605.28184; what we know of it and what we chose is in derivations.md.
+Source: OCC, arXiv 2605.28184; its public code and what we chose instead is in derivations.md.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 from experiments.papers.occ import checks
 from experiments.papers.occ.calibration import COEFFICIENT, Calibration
 from jaxrl_llm import register
-from jaxrl_llm.fields import option
+from jaxrl_llm.fields import option, when
 from jaxrl_llm.objective import terms
 from jaxrl_llm.objective.row_stats import predicted_ahead
 from jaxrl_llm.ops import masked
@@ -134,12 +134,20 @@ def _term(inputs: terms.TermInputs, cfg, *, loss: Callable, needs: frozenset[str
   batch, mask = inputs.batch, predicted_ahead(inputs.live)
   columns = batch.columns or {}
   anchor = None
+  if calibrated and COEFFICIENT not in columns:
+    raise ValueError(f"a calibrated loss without the column {COEFFICIENT!r}. Fix: train_step finds "
+                     "it, or experiments/papers/occ/calibration.py.")
+  advantages = batch.advantages if ADVANTAGES in needs else None
+  is_code_form = getattr(cfg, "code_compat", False)
   if ANCHOR in needs:
-    anchor = columns.get(ANCHOR)
-    anchor = lax.stop_gradient(inputs.stats.mtp_log_probs) if anchor is None else anchor
+    anchor = batch.anchor_log_probs if is_code_form else columns.get(ANCHOR)
+    at_start = inputs.stats.log_probs if is_code_form else inputs.stats.mtp_log_probs
+    anchor = lax.stop_gradient(at_start) if anchor is None else anchor
+  if is_code_form:
+    advantages = columns[COEFFICIENT][:, None] * advantages
   losses = MtpInputs(masked.masked(inputs.stats.mtp_log_probs, mask),
-                     lax.stop_gradient(inputs.stats.log_probs), mask,
-                     batch.advantages if ADVANTAGES in needs else None, anchor, inputs.surrogate)
+                     lax.stop_gradient(inputs.stats.log_probs), mask, advantages, anchor,
+                     inputs.surrogate)
   per_token = masked.masked(loss(losses, cfg), mask)
   metrics = {"mtp/loss": masked.mean(lax.stop_gradient(per_token), mask),
              "mtp/log_prob": masked.mean(lax.stop_gradient(losses.mtp_log_probs), mask)}
@@ -148,10 +156,9 @@ def _term(inputs: terms.TermInputs, cfg, *, loss: Callable, needs: frozenset[str
     metrics["mtp/coefficient"] = Mean(cfg.coef * count, count)
     return terms.TermOutput(per_token, metrics,
                             jnp.full((mask.shape[0], 1), cfg.coef, jnp.float32))
-  if COEFFICIENT not in columns:
-    raise ValueError(f"a calibrated loss without the column {COEFFICIENT!r}. Fix: train_step finds "
-                     "it, or experiments/papers/occ/calibration.py.")
-  return terms.TermOutput(per_token, metrics, columns[COEFFICIENT][:, None])
+  coefficient = columns[COEFFICIENT][:, None]
+  return terms.TermOutput(per_token, metrics,
+                          jnp.ones_like(coefficient) if is_code_form else coefficient)
 
 
 # --- the paper's losses
@@ -187,16 +194,19 @@ mtp("mtp_policy", Weight, needs={ADVANTAGES, ANCHOR})(_policy)
 
 @dataclasses.dataclass(frozen=True)
 class Occ:
-  """Hyperparameters of `occ`. "Unconfirmed" means that the sources we have read do not state it."""
+  """Hyperparameters of `occ`."""
 
   lambda_plus: float = option(1.0, "the coefficient is this times <change, head's change> / "
                               "|head's change|^2", low=0.0)
-  lambda_min: float | None = option(0.0, "smallest coefficient, unconfirmed; none: unbounded",
-                                    low=-100.0, high=0.0)
-  lambda_max: float | None = option(1.0, "largest coefficient, unconfirmed; none: unbounded",
-                                    low=0.0)
+  lambda_min: float | None = option(
+      0.0, "smallest coefficient, ours; none: unbounded", low=-100.0, high=0.0,
+      when=when(".code_compat", False))
+  lambda_max: float | None = option(1.0, "largest coefficient, ours; none: unbounded", low=0.0,
+                                    when=when(".code_compat", False))
   carry: bool = option(True, "keeps the last coefficient where the head has not changed, as in a "
-                       "rollout's first optimizer batch; False: 0 there. unconfirmed")
+                       "rollout's first optimizer batch; False: 0 there, as in the public code",
+                       when=when(".code_compat", False))
+  code_compat: bool = option(False, "the form of the public code, see derivations.md")
 
 
 def calibrate(change: Float[Array, "B L"], mtp_change: Float[Array, "B L"],
@@ -210,9 +220,18 @@ def calibrate(change: Float[Array, "B L"], mtp_change: Float[Array, "B L"],
   measures depends on the step that made the change: derivations.md derives three cases, of which
   only a step along the head's own gradient gives that number.
 
-  Source: arXiv 2605.28184; the clamp, the scope of the sums and the last line are ours.
+  With `code_compat` it is the mean of the tokens' quotients over all columns of completions,
+  padding included, without a clamp; d_mtp is then taken against the policy's anchor:
+
+    lambda = lambda_plus mean_t d d_mtp / (d_mtp^2 + 1e-8)
+
+  Source: arXiv 2605.28184 and its public code, `loss_func` of megatron_actor.py; the other form,
+  with its clamp and its last line, is ours.
   """
-  del mask  # both changes are 0 outside
+  if cfg.code_compat:
+    quotients = change * mtp_change / (jnp.square(mtp_change) + EPSILON)
+    return cfg.lambda_plus * jnp.sum(quotients) / mask.size  # 0 where a token does not count
+  # Both changes are 0 outside the mask.
   size = jnp.sum(jnp.square(mtp_change))
   coefficient = cfg.lambda_plus * jnp.sum(change * mtp_change) / (size + EPSILON)
   return jnp.where(size > 0, jnp.clip(coefficient, cfg.lambda_min, cfg.lambda_max),

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.tables_lib.arena import methods
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.lab.arena import automata, methods, rows, runs, updates
+from jaxrl_llm.lab.arena import automata, rows, runs, updates
 from jaxrl_llm.lab.arena.policies import get_policy
 from jaxrl_llm.lab.arena.rows import Behavior
 from jaxrl_llm.lab.arena.setting import Setting

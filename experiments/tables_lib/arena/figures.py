@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.report.plots import INK
 from experiments.tables_lib.arena.records import HELD, Cell
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.reporting.plots import INK
 
 COLUMNS = 5
 

@@ -13,11 +13,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from experiments.report.plots import INK
 from experiments.tables_lib.atlas import atlas_panels as panels
 from experiments.tables_lib.atlas.coefficients import POSITIONS, coefficients
 from jaxrl_llm.config import ConfigError, EstimatorConfig
 from jaxrl_llm.objective import estimators
-from jaxrl_llm.reporting.plots import INK
 
 WIDTH = 54  # of a line of a method's numbers, characters
 CELLS = 161  # along an axis; odd, so that 0 is the middle of a cell
@@ -53,13 +53,15 @@ class Place:
 
 
 def configs(methods: Methods = None) -> dict[str, EstimatorConfig]:
-  """Returns label to config: of all registered estimators, of some names, or as they were given."""
+  """Returns label to config: of all registered estimators that weigh a row by itself, of some
+  names, or as they were given.
+  """
   if isinstance(methods, Mapping):
     return dict(methods)
   if isinstance(methods, str):
     raise ConfigError(f"atlas of {methods!r}: a list of names was expected. Fix: [{methods!r}].")
-  return {name: EstimatorConfig(name)
-          for name in (estimators.names() if methods is None else methods)}
+  alone = [name for name in estimators.names() if not estimators.spec(name).of_groups]
+  return {name: EstimatorConfig(name) for name in (alone if methods is None else methods)}
 
 
 def families(methods: Mapping[str, EstimatorConfig]) -> dict[str, list[str]]:

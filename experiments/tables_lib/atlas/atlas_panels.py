@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
+from experiments.report.plots import INK
 from experiments.tables_lib.atlas.coefficients import LOG_PROBABILITY, SPAN
-from jaxrl_llm.reporting.plots import INK
 
 LINEAR = 0.01  # nats: the axes are linear within it and logarithmic beyond
 TICKS = (-1.0, -0.1, 0.0, 0.1, 1.0)

@@ -4,10 +4,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from experiments.commands import saved
 from jaxrl_llm.config import Config, ParametersConfig, WarmStartConfig, to_dict, without_unread
 from jaxrl_llm.models import hf
 from jaxrl_llm.types import Params
-from jaxrl_llm.wiring import saved, setup
+from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.setup import Built
 
 

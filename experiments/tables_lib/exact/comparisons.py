@@ -6,11 +6,10 @@ import dataclasses
 
 import numpy as np
 
-from experiments.tables_lib.exact import exact_gradient
+from experiments.tables_lib.exact import exact, exact_gradient
 from experiments.tables_lib.exact.moments import report, score_energy, single_sequence
 from experiments.tables_lib.exact.studies import TableRow, standard_error
 from jaxrl_llm.config import EstimatorConfig
-from jaxrl_llm.lab.exact import exact
 
 
 @dataclasses.dataclass(frozen=True)

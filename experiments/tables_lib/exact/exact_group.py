@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.tables_lib.exact import exact
 from experiments.tables_lib.exact.exact_gradient import (
   Moments,
   coefficient_function,
@@ -22,7 +23,6 @@ from experiments.tables_lib.exact.exact_gradient import (
   weight_sums,
 )
 from jaxrl_llm.config import AdvantageConfig, AggregationConfig, EstimatorConfig
-from jaxrl_llm.lab.exact import exact
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.types import AdvantageInputs
 

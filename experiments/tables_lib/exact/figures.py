@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
+from experiments.report.plots import INK, finish_axes, line_style
 from experiments.tables_lib.exact.monte_carlo import Window
 from experiments.tables_lib.exact.studies import WEIGHTS, TableRow
-from jaxrl_llm.reporting.plots import INK, finish_axes, line_style
 
 Path = str | os.PathLike | BinaryIO
 DRIFT_LABEL = "drift, std of the logit difference"

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from experiments.tables_lib.exact import exact
 from experiments.tables_lib.exact.exact_gradient import Moments, effective_share, weight_sums
-from jaxrl_llm.lab.exact import exact
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

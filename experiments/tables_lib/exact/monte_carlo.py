@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.tables_lib.exact import exact_group
+from experiments.tables_lib.exact import exact, exact_group
 from experiments.tables_lib.exact.exact_gradient import coefficient_function, in_chunks
 from experiments.tables_lib.exact.moments import Report, report
 from jaxrl_llm.config import AggregationConfig, EstimatorConfig
-from jaxrl_llm.lab.exact import exact
 
 BLOCKS = 20  # of the jackknife
 ROWS_PER_CALL = 250

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.tables_lib.exact import exact_gradient, exact_group, monte_carlo
+from experiments.tables_lib.exact import exact, exact_gradient, exact_group, monte_carlo
 from experiments.tables_lib.exact.moments import Report, report, single_sequence
 from jaxrl_llm.config import EstimatorConfig
-from jaxrl_llm.lab.exact import exact
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.registry import AGGREGATIONS
 
@@ -61,8 +60,9 @@ class TableRow:
 
 
 def as_published() -> dict[str, EstimatorConfig]:
-  """Returns every registered estimator with its default numbers."""
-  return {name: EstimatorConfig(name) for name in estimators.names()}
+  """Returns every estimator that weighs a row by itself, with its default numbers."""
+  return {name: EstimatorConfig(name) for name in estimators.names()
+          if not estimators.spec(name).of_groups}
 
 
 def aggregation_names() -> tuple[str, ...]:

@@ -6,10 +6,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.report import html
+from experiments.report.plots import COLOURS, line_style, told_apart
 from jaxrl_llm.lab.replay.replay import Replay
 from jaxrl_llm.objective import estimators
-from jaxrl_llm.reporting import html, tables
-from jaxrl_llm.reporting.plots import COLOURS, line_style, told_apart
+from jaxrl_llm.reporting import tables
 
 HEADER = ("family", "estimator", "anchor", "above %", "below %", "no gradient %",
           "effective sample %", "gradient norm", "cosine to reinforce")

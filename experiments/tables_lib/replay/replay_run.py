@@ -5,9 +5,10 @@ from pathlib import Path
 
 import jax
 
+from experiments.commands import saved
+from experiments.tables_lib.replay import frozen as frozen_lib
 from experiments.tables_lib.replay import replay_report
 from jaxrl_llm.config import UpdateConfig
-from jaxrl_llm.lab.replay import frozen as frozen_lib
 from jaxrl_llm.lab.replay import replay as replay_lib
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
@@ -17,7 +18,6 @@ from jaxrl_llm.store.folders import path_of
 from jaxrl_llm.training.columns import BASE, CURRENT, REFERENCE
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Params, Rollout
-from jaxrl_llm.wiring import saved
 from jaxrl_llm.wiring.learner import Learner, Start
 
 
@@ -57,7 +57,7 @@ def run(workdir: str | Path, iteration: int | None = None, checkpoint: int | Non
   without_kl = dataclasses.replace(cfg.kl, coef=0.0)
   step = dataclasses.replace(
       learner.cfg, loss=dataclasses.replace(learner.cfg.loss, kl=without_kl),
-      micro_batches=_micro_batches(len(rows.keep), cfg.rows, cfg.updates))
+      micro_batches=_micro_batches(len(rows.keep), cfg.rollout.rows, cfg.updates))
   replayed = replay_lib.replay(
       rows, params, _scores(learner, start, params, rows.rollout), model=learner.model,
       cfg=dataclasses.replace(cfg.batch, kl=without_kl), step=step)

@@ -95,8 +95,10 @@ def scored(context: Context, rows: Rows, behavior: Behavior, current, critic) ->
   input_columns = statistics | {"anchor_log_probs": log_anchor,
                                 "turn_id": rows.mask.astype(jnp.int32),
                                 "values": critic_values(critic, rows)}
+  weights = None if method.anchor == "behavior" else correction.correction_weights(
+      log_anchor, log_behavior, rows.mask, method.correction)[0]
   inputs = AdvantageInputs(rewards=rewards, mask=rows.mask, tokens=rows.tokens,
-                           group_id=rows.group_id,
+                           group_id=rows.group_id, correction_weights=weights,
                            **{name: input_columns[name]
                               for name in sorted(needs & input_columns.keys())})
   advantage = advantages.get_advantage(method.advantage.name)(inputs, method.advantage)

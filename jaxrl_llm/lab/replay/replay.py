@@ -22,7 +22,6 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxrl_llm.config import BatchConfig, EstimatorConfig, StepConfig
-from jaxrl_llm.lab.replay.frozen import Frozen
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators.common import masked_log_ratio
 from jaxrl_llm.objective.loss import estimator_columns, policy_stats
@@ -33,6 +32,23 @@ from jaxrl_llm.training.train_step import gradients
 from jaxrl_llm.types import Rollout, TokenStats, TrainBatch
 
 BUCKETS = 12  # of token positions, log-spaced; at most
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+  """The rows of one iteration; experiments/tables_lib/replay/frozen.py reads them.
+
+  Attributes:
+    rollout: B rows, groups contiguous.
+    rewards: [B] f32, as trained on.
+    keep: [B] bool.
+    anchor_log_probs: [B, L] f32; the behavior's if the run recorded no anchor.
+  """
+
+  rollout: Rollout
+  rewards: np.ndarray
+  keep: np.ndarray
+  anchor_log_probs: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,12 +190,12 @@ def _linear(params, batch: TrainBatch, *, model, cfg):
 
 def _coefficients(name: str, log_probs, anchor, batch: TrainBatch):
   """Returns (dloss / dlog pi [B, L], clip shares) of an estimator with its default numbers."""
-  mask, call = batch.rollout.mask, estimators.get_estimator(name)
-
-  columns = estimator_columns(batch, EstimatorConfig(name))
+  mask, call, cfg = batch.rollout.mask, estimators.get_estimator(name), EstimatorConfig(name)
+  columns = estimators.stand_ins(cfg, anchor, mask)  # for a reference that no KL term scored
+  columns |= {key: x for key, x in estimator_columns(batch, cfg).items() if x is not None}
 
   def loss(log_probs):
-    out = call(log_probs, anchor, batch.advantages, mask, EstimatorConfig(name), **columns)
+    out = call(log_probs, anchor, batch.advantages, mask, cfg, **columns)
     return jnp.sum(batch.loss_weights * jnp.where(mask, out.per_token_loss, 0)), out.metrics
 
   coefficient, metrics = jax.jit(jax.grad(loss, has_aux=True))(log_probs)

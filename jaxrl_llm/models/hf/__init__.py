@@ -14,7 +14,7 @@ __getattr__ = late_names(__name__, {name: f"{__name__}.{module}" for name, modul
     "ImportReport": "import_weights", "MappedTensor": "import_weights",
     "base_directory": "import_weights", "checkpoint_files": "stored_files",
     "local_directory": "import_weights",
-    "is_adapter": "import_adapters", "save_adapter": "peft", "read_config": "network_config",
+    "is_adapter": "import_adapters", "read_config": "network_config",
     "position_limit": "recommended_sampling", "differing_sampling": "recommended_sampling",
 }.items()})
 

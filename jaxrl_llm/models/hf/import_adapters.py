@@ -14,10 +14,11 @@ from safetensors.numpy import load_file
 
 from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.models.hf.network_config import read_json
-from jaxrl_llm.models.hf.peft import CONFIG, PREFIX, WEIGHTS
 from jaxrl_llm.models.hf.tensor_names import Entry, by_path, tensor_table
 from jaxrl_llm.models.transformer import Model
 
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
 BASE = "base_model_name_or_path"
 NAME = re.compile(re.escape(PREFIX) + r"(.+)\.lora_([AB])(?:\.default)?\.weight")
 COPY = re.compile(re.escape(PREFIX) + r"(.*?(?:embed_tokens|lm_head))(?:\.base_layer)?\.weight")

@@ -34,8 +34,9 @@ class Otb:
                        choices=("cumulative", "step", "uniform"))
   granularity: str = option("step", "what shares a baseline: a position, a turn, or the sequence",
                             choices=("step", "turn", "sequence"))
-  importance: str = option("none", "where the squared correction weight enters the energy",
-                           choices=("none", "inside_cumsum", "outside"))
+  importance: str = option("auto", "where the squared correction weight enters the energy; auto: "
+                           "as inside_cumsum where there are such weights",
+                           choices=("auto", "none", "inside_cumsum", "outside"))
   zero_tail: bool = option(True, "uses no baseline where a single row of the group is left")
   leave_one_out: bool = option(False, "keeps a row's own reward out of its baseline")
 
@@ -103,14 +104,17 @@ def _energy(inputs: AdvantageInputs, cfg: Otb, live: Bool[Array, "B L"],
     log_probs = masked.masked(inputs.anchor_log_probs, live)
     sum_pi_squared = masked.masked(inputs.sum_pi_squared, live)
     energy = masked.masked(gradient_energy(log_probs, sum_pi_squared), live)
-  if cfg.importance != "none":
+  importance = cfg.importance
+  if importance == "auto":
+    importance = "none" if inputs.correction_weights is None else "inside_cumsum"
+  if importance != "none":
     square = jnp.square(masked.masked(inputs.correction_weights, live))
-  if cfg.importance == "inside_cumsum":
+  if importance == "inside_cumsum":
     energy = energy * square
   energy = positions.total(energy)
   if cfg.weight == "cumulative":
     energy = jnp.cumsum(energy, -1)
-  if cfg.importance == "outside":
+  if importance == "outside":
     energy = energy * masked.safe_divide(positions.total(square),
                                          positions.total(live.astype(square.dtype)))
   return masked.masked(energy, positions.alive)
@@ -163,6 +167,9 @@ def otb(inputs: AdvantageInputs, cfg: Otb) -> Float[Array, "B L"]:
       sequence       all tokens of a row share B, and G = R; with `uniform` this is the
                      length-weighted mean of `opo`
     importance       with rho = correction_weights
+      auto           inside_cumsum where they are given, as verl has it; without a correction all
+                     are 1
+      none           w, whatever the correction: the energy of the uncorrected gradient
       inside_cumsum  w rho^2 instead of w (verl's code)
       outside        W_t rho_t^2; over a turn or sequence, the mean of rho^2 over its tokens. Both
                      agree where rho is constant over a row

@@ -30,6 +30,7 @@ MODULES = {
     "suffix": ("fipo",),
     "sequence": ("gspo", "seq_is", "gmpo", "topr", "vespo"),
     "row_filters": ("geo_mask", "seq_mis", "mis_po"),
+    "groups": ("tpo", "gvpo", "oapl", "qrpo", "real"),
 }
 ESTIMATORS.files |= {name: f"{__name__}.{module}" for module, estimators in MODULES.items()
                      for name in estimators}

@@ -29,8 +29,7 @@ class Bapo:
   contribution: str = option(
       "surrogate", "surrogate: clipped surrogates of all tokens; live: of those with a gradient",
       choices=("surrogate", "live"))
-  dual_clip: float | None = option(
-      3.0, "ratio above which a negative advantage has no gradient; none: no bound", low=1.0)
+  dual_clip: float | None = option(3.0, common.DUAL_CLIP, low=1.0)
 
 
 def _ladder(start: float, end: float, step: float) -> list[float]:
@@ -71,7 +70,7 @@ def _first(hits):
 
 
 @register("bapo", Bapo, prepare=bapo_bounds)
-def bapo(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
+def bapo(log_probs, anchor_log_probs, advantages, mask, cfg, weights):
   """`ppo` whose two bounds are chosen for each optimizer batch, see `bapo_bounds`.
 
     loss_t  = -min(r_t A_t, clip(r_t, low, high) A_t);  at most -dual_clip A_t where A_t < 0
@@ -79,8 +78,7 @@ def bapo(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   Coefficient: as `ppo`. With target 0 the bounds stay at the start.
 
   Args:
-    weights: [B, L], `bapo_bounds` of the full optimizer batch. None: the other arrays are the full
-      batch.
+    weights: [B, L], `bapo_bounds` of the full optimizer batch.
 
   Source: arXiv 2510.18927. Bounds of its README; target 1 of its config file, which compares the
   ratio of the sums, where the README means the share 0.5. By its code the contributions are
@@ -88,8 +86,6 @@ def bapo(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   bound can reach the target. `live` is what was meant (own derivation). The order of the two loops
   in the paper is unconfirmed.
   """
-  if weights is None:
-    weights = bapo_bounds(log_probs, anchor_log_probs, advantages, mask, cfg)
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   ratio, negative = jnp.exp(log_ratio), advantages < 0
   is_high, is_low = (advantages > 0) & (ratio > weights), negative & (ratio < weights)
@@ -98,8 +94,7 @@ def bapo(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   bound = jnp.where(is_high | is_low, weights, ratio)
   bound = jnp.where(dual, cfg.dual_clip or 0.0, bound)
   loss = common.gated_surrogate(ratio, bound, no_gradient, log_probs, advantages, mask)
-  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
-  return common.output(loss, counts)
+  return common.clipped(loss, mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
 
 
 def covariance(log_probs, advantages, mask):
@@ -126,10 +121,8 @@ class ClipCov:
                         high=1.0)
   cov_low: float = option(1.0, "tokens of covariance above this may be dropped")
   cov_high: float = option(5.0, "tokens of covariance below this may be dropped")
-  clip_low: float | None = option(1.0, "the ratio is clipped below 1 - clip_low; none: unbounded",
-                                  low=0.0)
-  clip_high: float | None = option(1.0, "the ratio is clipped above 1 + clip_high; none: unbounded",
-                                   low=0.0)
+  clip_low: float | None = option(1.0, common.CLIP_LOW, low=0.0)
+  clip_high: float | None = option(1.0, common.CLIP_HIGH, low=0.0)
 
 
 def _clipped(ratio, advantages, cfg):
@@ -175,13 +168,12 @@ def _murmur_mix(words):
 
 def clip_cov_on_policy(log_probs, advantages, mask, cfg, weights):
   """Returns the coefficient of `clip_cov` where the policy is the anchor."""
-  del log_probs, cfg
   return masked.masked(advantages, mask) * weights
 
 
 @register("clip_cov", ClipCov, prepare=clip_cov_kept, columns={"row_id"},
           on_policy=clip_cov_on_policy)
-def clip_cov(log_probs, anchor_log_probs, advantages, mask, cfg, row_id, weights=None):
+def clip_cov(log_probs, anchor_log_probs, advantages, mask, cfg, row_id, weights):
   """`ppo` without some tokens, chosen at random among the tokens that lower the entropy most.
 
     v_t     = (A_t - mean A) (log pi_t - mean log pi)
@@ -192,14 +184,11 @@ def clip_cov(log_probs, anchor_log_probs, advantages, mask, cfg, row_id, weights
   Args:
     row_id: [B], seeds the choice; the same row and token have the same random number in every
       batch.
-    weights: [B, L], `clip_cov_kept` of the full optimizer batch. None: the other arrays are the
-      full batch.
+    weights: [B, L], `clip_cov_kept` of the full optimizer batch.
 
   Source: arXiv 2505.22617; the hyperparameters are from the authors' scripts, whose window is [0,
   2].
   """
-  if weights is None:
-    weights = clip_cov_kept(log_probs, anchor_log_probs, advantages, mask, cfg, row_id)
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   ratio = jnp.exp(log_ratio)
@@ -209,8 +198,7 @@ def clip_cov(log_probs, anchor_log_probs, advantages, mask, cfg, row_id, weights
   bound = jnp.where(is_high | is_low, jnp.clip(ratio, low, high), ratio)
   loss = common.gated_surrogate(ratio, jnp.where(cov_mask, 0.0, bound), no_gradient, log_probs,
                                 advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
-                                                dropped=no_gradient))
+  return common.clipped(loss, mask, high=is_high, low=is_low, dropped=no_gradient)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,7 +216,6 @@ def kl_cov_pulled(log_probs, anchor_log_probs, advantages, mask, cfg):
   Equal covariances go together, so that the order of rows does not matter. A batch whose
   covariances are all equal, as with equal rewards, has none.
   """
-  del anchor_log_probs
   value = covariance(log_probs, advantages, mask)
   ranking = jnp.sort(jnp.where(mask, value, -jnp.inf).reshape(-1), descending=True)
   last = jnp.clip(_number_of(cfg.share, mask), 1, jnp.maximum(jnp.sum(mask), 1)) - 1
@@ -237,7 +224,7 @@ def kl_cov_pulled(log_probs, anchor_log_probs, advantages, mask, cfg):
 
 
 @register("kl_cov", KlCov, regularized=True, prepare=kl_cov_pulled)
-def kl_cov(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
+def kl_cov(log_probs, anchor_log_probs, advantages, mask, cfg, weights):
   """The plain ratio, with a pull to the anchor on the tokens that lower the entropy most.
 
     loss_t  = -r_t A_t + coef |log r_t| on pulled tokens, see `kl_cov_pulled`; no clip
@@ -246,19 +233,15 @@ def kl_cov(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   |log r| >= 20. In the first update of a batch log r is 0, and so is the pull.
 
   Args:
-    weights: [B, L], `kl_cov_pulled` of the full optimizer batch. None: the other arrays are the
-      full batch.
+    weights: [B, L], `kl_cov_pulled` of the full optimizer batch.
 
   Source: arXiv 2505.22617; share and coefficient are from the authors' 7B script (2e-4 in the 32B
   script). verl's config class holds a coefficient of 0.1.
   """
-  if weights is None:
-    weights = kl_cov_pulled(log_probs, anchor_log_probs, advantages, mask, cfg)
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   ratio, flat = jnp.exp(log_ratio), common.saturated(log_ratio)
   advantages = masked.masked(advantages, mask)
   loss = -ratio * advantages + cfg.coef * weights * jnp.abs(log_ratio)
   coefficient = ratio * advantages - cfg.coef * weights * jnp.sign(log_ratio)
   loss = common.with_coefficient(loss, jnp.where(flat, 0.0, coefficient), log_probs, mask)
-  none = jnp.zeros_like(mask)
-  return common.output(loss, common.clip_counts(mask, high=none, low=none, dropped=flat))
+  return common.clipped(loss, mask, dropped=flat)

@@ -74,7 +74,7 @@ def _cap(ascending, rank, count, tau: float):
 
 
 @register("m2po", M2po, anchor="behavior", prepare=m2_weights)
-def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
+def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights):
   """The ratio, without the tokens of the batch that have moved furthest from the anchor.
 
     drop    loss_t = -kept_t r_t A_t
@@ -86,16 +86,13 @@ def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   mean; a window never drops a token that moves back.
 
   Args:
-    weights: [B, L], `m2_weights` of the full optimizer batch. None: the other arrays are the full
-      batch.
+    weights: [B, L], `m2_weights` of the full optimizer batch.
 
   Source: arXiv 2510.01161. `drop` with the scope `away` is Algorithm 1 of its ICLR version, read in
   transcriptions (second-hand, as is <=). `drop` with `all` is the rule of AReaL, which also drops
   tokens that move back. `cap` is the authors' released code; the floors are options there, 0.3 and
   0.5 by default of the function, and off in every script. tau is 0.04 in all three.
   """
-  if weights is None:
-    weights = m2_weights(log_probs, anchor_log_probs, advantages, mask, cfg)
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
   ratio = jnp.exp(log_ratio)
   if cfg.m2_rule == "cap":
@@ -106,8 +103,7 @@ def m2po(log_probs, anchor_log_probs, advantages, mask, cfg, weights=None):
   loss = common.gated_surrogate(ratio, jnp.where(is_removed, bound, ratio), no_gradient, log_probs,
                                 advantages, mask)
   is_high, is_low = is_removed & (log_ratio > 0), is_removed & (log_ratio < 0)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
-                                                dropped=no_gradient))
+  return common.clipped(loss, mask, high=is_high, low=is_low, dropped=no_gradient)
 
 
 def _beyond_window(log_ratio, advantages, threshold, cfg):

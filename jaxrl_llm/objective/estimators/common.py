@@ -18,6 +18,10 @@ from jaxrl_llm.types import EstimatorOutput, Mean
 LOG_RATIO_BOUND = 20.0
 # Upper bound on the log of a prefix or mean ratio, as published for CTPO and GSPO.
 LOG_WEIGHT_BOUND = 10.0
+# What the options of these names say.
+CLIP_LOW = "the weight is clipped below 1 - clip_low; none: unbounded"
+CLIP_HIGH = "the weight is clipped above 1 + clip_high; none: unbounded"
+DUAL_CLIP = "ratio above which a negative advantage has no gradient; none: no bound"
 
 Tokens = Float[Array, "B L"]
 Mask = Bool[Array, "B L"]
@@ -72,6 +76,11 @@ def with_coefficient(loss: Tokens, coefficient: Tokens, log_probs: Tokens, mask:
   return masked.masked(lax.stop_gradient(loss) - live, mask)
 
 
+def row_log_ratio(log_ratio: Tokens) -> Float[Array, "B 1"]:
+  """Returns the row's sum of log-ratios (0 where masked), clipped to +-LOG_RATIO_BOUND."""
+  return jnp.clip(jnp.sum(log_ratio, -1, keepdims=True), -LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+
+
 def saturated(log_ratio: Tokens) -> Mask:
   """Returns where a clipped log-ratio has reached its bound: a loss of the ratio is flat there."""
   return jnp.abs(log_ratio) >= LOG_RATIO_BOUND
@@ -96,18 +105,22 @@ def binary_divergence(log_p: Tokens, log_q: Tokens, smallest: float) -> Tokens:
   return jnp.maximum(forward, backward)
 
 
-def clip_counts(mask: Mask, *, high: Mask, low: Mask, dropped: Mask,
-                dual: Mask | None = None) -> dict[str, Mean]:
+def clip_counts(mask: Mask, *, high: Mask | None = None, low: Mask | None = None,
+                dropped: Mask | None = None, dual: Mask | None = None) -> dict[str, Mean]:
   """Returns the shares of policy tokens beyond a bound (`high`, `low`, `dual`), or `dropped`.
 
-  A dropped token has no gradient.
+  A dropped token has no gradient. None: no token.
   """
-  dual = jnp.zeros_like(mask) if dual is None else dual
   shares = {}
   for name, clip_mask in (("high", high), ("low", low), ("dual", dual), ("dropped", dropped)):
-    in_group = jnp.broadcast_to(clip_mask, mask.shape).astype(jnp.float32)
-    shares[f"clip/{name}"] = masked.mean(in_group, mask)
+    in_group = jnp.broadcast_to(False if clip_mask is None else clip_mask, mask.shape)
+    shares[f"clip/{name}"] = masked.mean(in_group.astype(jnp.float32), mask)
   return shares
+
+
+def clipped(per_token_loss: Tokens, mask: Mask, **beyond: Mask | None) -> EstimatorOutput:
+  """Returns the EstimatorOutput of a [B, L] loss with `clip_counts`, whose arguments these are."""
+  return output(per_token_loss, clip_counts(mask, **beyond))
 
 
 def output(per_token_loss: Tokens, metrics: dict[str, Mean]) -> EstimatorOutput:

@@ -76,8 +76,7 @@ def rec(log_probs, anchor_log_probs, advantages, mask, cfg):
   pull = jnp.where(common.saturated(log_ratio), 0.0, 2 * cfg.k2 * log_ratio)
   loss = -gain * masked.masked(log_probs, mask) + cfg.k2 * jnp.square(log_ratio)
   loss = common.with_coefficient(loss, gain - pull, log_probs, mask)
-  return common.output(loss, common.clip_counts(mask, high=is_high & beyond, low=is_low & beyond,
-                                                dropped=beyond))
+  return common.clipped(loss, mask, high=is_high & beyond, low=is_low & beyond, dropped=beyond)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +88,6 @@ class Delight:
 
 def delight_on_policy(log_probs, advantages, mask, cfg, weights):
   """Returns the coefficient of `delight`, which reads no anchor."""
-  del weights
   advantages, surprisal = masked.masked(advantages, mask), -masked.masked(log_probs, mask)
   return jax.nn.sigmoid(lax.stop_gradient(advantages * surprisal / cfg.eta)) * advantages
 
@@ -108,8 +106,7 @@ def delight(log_probs, anchor_log_probs, advantages, mask, cfg):
   kondo-gate 0.1.0 (second-hand).
   """
   del anchor_log_probs
-  none = jnp.zeros_like(mask)
   coefficient = delight_on_policy(log_probs, advantages, mask, cfg, None)
   loss = -coefficient * masked.masked(log_probs, mask)
   loss = common.with_coefficient(loss, coefficient, log_probs, mask)
-  return common.output(loss, common.clip_counts(mask, high=none, low=none, dropped=none))
+  return common.clipped(loss, mask)

@@ -1,7 +1,6 @@
 """Estimators whose ratio depends on the preceding tokens."""
 
 import dataclasses
-from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -12,14 +11,6 @@ from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.ops import prefix
 
 FAMILY = "prefix ratio"  # of all estimators of this module
-
-
-class Exponents(NamedTuple):
-  """Exponents of the position t: of the log-weight L_t / t^(1 - alpha), and of the window, t^power.
-  """
-
-  alpha: float
-  power: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +45,9 @@ def ctpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   the public code. The dual bound is in that code, not in the reported formula; `log_dual = none`
   removes it.
 
-  Source: arXiv 2605.07331; constants from its public training script (the paper's own are
-  unconfirmed).
+  Source: arXiv 2605.07331; the constants are those of the authors' Qwen3-4B run.
   """
-  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
-                   Exponents(alpha=1.0, power=cfg.power))
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, (1.0, cfg.power))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +64,10 @@ def ctpo_geomean(log_probs, anchor_log_probs, advantages, mask, cfg):
   power = -0.5 because the deviation of a mean of log-ratios falls as 1 / sqrt(t). PNPO has the same
   weight.
 
-  Source: the public code of arXiv 2605.07331, whose bounds for this mode are unconfirmed: ours are
-  `ctpo`'s. PNPO: arXiv 2608.01418.
+  Source: the public code of arXiv 2605.07331, which has `ctpo`'s bounds in this mode; its script
+  keeps power 0.5, and advises -0.5 in a comment. PNPO: arXiv 2608.01418.
   """
-  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
-                   Exponents(alpha=0.0, power=cfg.power))
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, (0.0, cfg.power))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,13 +97,15 @@ def prefix_power(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Source: own derivation; the values in between are unpublished. The bounds are `ctpo`'s.
   """
-  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg,
-                   Exponents(alpha=cfg.alpha, power=cfg.alpha - 0.5))
+  exponents = cfg.alpha, cfg.alpha - 0.5
+  return _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, exponents)
 
 
-def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, exponents: Exponents):
-  """Returns the loss of `ctpo` on L_t / t^(1 - alpha), with a window that grows as t^power."""
-  alpha, power = exponents.alpha, exponents.power
+def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, exponents: tuple[float, float]):
+  """Returns the loss of `ctpo` on L_t / t^(1 - alpha), with a window that grows as t^power;
+  `exponents` are (alpha, power).
+  """
+  alpha, power = exponents
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
   log_weight = prefix.cumulative_log_ratio(log_ratio, mask)
   position = jnp.maximum(prefix.token_index(mask), 1).astype(log_weight.dtype)
@@ -134,18 +124,15 @@ def _windowed(log_probs, anchor_log_probs, advantages, mask, cfg, exponents: Exp
   weight = jnp.exp(jnp.minimum(log_weight, common.LOG_WEIGHT_BOUND))
   bound = jnp.exp(jnp.minimum(limit, common.LOG_WEIGHT_BOUND))
   loss = common.gated_surrogate(weight, bound, no_gradient, log_probs, advantages, mask)
-  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
-  return common.output(loss, counts)
+  return common.clipped(loss, mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
 
 
 @dataclasses.dataclass(frozen=True)
 class MinPro:
   """Hyperparameters of `minpro`."""
 
-  clip_low: float | None = option(None, "the weight is clipped below 1 - clip_low; none: unbounded",
-                                  low=0.0)
-  clip_high: float | None = option(
-      None, "the weight is clipped above 1 + clip_high; none: unbounded", low=0.0)
+  clip_low: float | None = option(None, common.CLIP_LOW, low=0.0)
+  clip_high: float | None = option(None, common.CLIP_HIGH, low=0.0)
   cap_at_one: bool = option(False, "keeps the prefix minimum from exceeding a ratio of 1")
 
 
@@ -166,7 +153,5 @@ def minpro(log_probs, anchor_log_probs, advantages, mask, cfg):
   smallest = prefix.prefix_min(log_ratio, mask)
   smallest = jnp.minimum(smallest, 0.0) if cfg.cap_at_one else smallest
   weight = jnp.exp(jnp.minimum(smallest + log_ratio, common.LOG_RATIO_BOUND))
-  none = jnp.zeros_like(mask)
   loss = common.score_function_surrogate(jnp.clip(weight, low, high), log_probs, advantages, mask)
-  return common.output(loss,
-                       common.clip_counts(mask, high=weight > high, low=weight < low, dropped=none))
+  return common.clipped(loss, mask, high=weight > high, low=weight < low)

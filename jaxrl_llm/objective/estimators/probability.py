@@ -83,8 +83,7 @@ def _both_sides(beyond, log_probs, anchor_log_probs, advantages, mask, cfg):
   coefficient = jnp.where(beyond, 0.0, ratio) * advantages - 2 * cfg.kl_tau * log_ratio
   loss = common.with_coefficient(loss, jnp.where(flat, 0.0, coefficient), log_probs, mask)
   is_high, is_low = beyond & (log_ratio > 0), beyond & (log_ratio < 0)
-  counts = common.clip_counts(mask, high=is_high, low=is_low, dropped=beyond | flat)
-  return common.output(loss, counts)
+  return common.clipped(loss, mask, high=is_high, low=is_low, dropped=beyond | flat)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +121,7 @@ def drpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   coefficient = jnp.where(flat, 0.0, capped_ratio * (advantages - penalty))
   loss = common.with_coefficient(loss, coefficient, log_probs, mask)
   is_high, is_low = shift > cfg.eps, shift < -cfg.eps
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=flat))
+  return common.clipped(loss, mask, high=is_high, low=is_low, dropped=flat)
 
 
 def _probability(log_probs, mask):

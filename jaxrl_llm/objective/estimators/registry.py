@@ -14,7 +14,8 @@ from jaxrl_llm.types import EstimatorOutput
 
 Estimator = Callable[..., EstimatorOutput]
 # Constants that an estimator may read besides the four arrays, given by keyword.
-COLUMNS = ("group_id", "row_id", "rewards", "turn_id", "entropy", "recomputed_log_probs")
+COLUMNS = ("group_id", "row_id", "rewards", "turn_id", "entropy", "recomputed_log_probs",
+           "ref_log_probs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class EstimatorEntry(Entry):
       statistic of the full optimizer batch, computed without gradient; the function gets it as
       `weights`. None: a token's loss depends on its own row only.
     columns: names of COLUMNS that the function, and `prepare`, get by keyword: group_id, row_id
-      and rewards [B], turn_id, entropy and recomputed_log_probs [B, L].
+      and rewards [B], turn_id, entropy, recomputed_log_probs and ref_log_probs [B, L].
     options: columns that are read only if a number has a certain value, as
       (((number, value), names), ...).
     on_policy: `on_policy(log_probs, advantages, mask, cfg, weights) -> c [B, L]`, the coefficient
@@ -55,6 +56,11 @@ class EstimatorEntry(Entry):
     """Returns whether a token's loss depends on other rows of the optimizer batch."""
     return self.prepare is not None
 
+  @property
+  def of_groups(self) -> bool:
+    """Returns whether it compares the rows of a group, so that it says nothing of a single row."""
+    return "group_id" in self.columns
+
 
 def register(name: str, numbers: type | None = None, *, anchor: str = "recomputed",
              regularized: bool = False, prepare: Callable | None = None,
@@ -67,7 +73,7 @@ def register(name: str, numbers: type | None = None, *, anchor: str = "recompute
     numbers: frozen dataclass of the hyperparameters that the function reads; `fields.option` makes
       its fields.
     anchor, regularized, prepare, on_policy: see `EstimatorEntry`. A function with `prepare` also
-      takes `weights`; None there means that its arrays are the full batch.
+      takes `weights`.
     columns: names of COLUMNS; or {("span", "segment"): {"turn_id"}}: turn_id is read if the number
       `span` is "segment".
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
@@ -81,11 +87,8 @@ def register(name: str, numbers: type | None = None, *, anchor: str = "recompute
     raise ValueError(f"estimator {name!r}: anchor = {anchor!r}; allowed are 'recomputed' and "
                      "'behavior'")
 
-  options, always = {}, frozenset()
-  if isinstance(columns, Mapping):
-    options = dict(columns)
-  else:
-    always = frozenset(columns)
+  options = dict(columns) if isinstance(columns, Mapping) else {}
+  always = frozenset(() if options else columns)
   unknown = sorted(always.union(*options.values()) - set(COLUMNS))
   if unknown:
     raise ValueError(f"estimator {name!r} reads the columns {unknown}; allowed are {list(COLUMNS)}")
@@ -140,12 +143,12 @@ def stand_ins(cfg: EstimatorConfig, anchor_log_probs: Float[Array, "B L"],
   """Returns the columns that the estimator of `cfg` reads, for rows of which nothing is known.
 
   Each row is a separate group, numbered by its place, with reward 0 and one turn. Every token has
-  entropy 0, and the recomputed policy is the anchor.
+  entropy 0, and the recomputed policy and the reference are the anchor.
   """
   rows, zeros = jnp.arange(mask.shape[0]), jnp.zeros_like(anchor_log_probs)
   columns = {"group_id": rows, "row_id": rows, "rewards": zeros[:, 0],
              "turn_id": mask.astype(jnp.int32), "entropy": zeros,
-             "recomputed_log_probs": anchor_log_probs}
+             "recomputed_log_probs": anchor_log_probs, "ref_log_probs": anchor_log_probs}
   return {name: columns[name] for name in sorted(required(cfg))}
 
 
@@ -154,7 +157,8 @@ def get_estimator(name: str) -> Estimator:
 
   It is `estimator(log_probs, anchor_log_probs, advantages, mask, cfg, **columns) ->
   EstimatorOutput`. Its attribute `prepare` is the entry's; where that is not None, the estimator
-  also takes `weights`. A column that it reads and does not get raises ValueError.
+  also takes `weights`; without them its arrays are the full batch. A column that it reads and does
+  not get raises ValueError.
   """
   entry = spec(name)
 
@@ -167,7 +171,10 @@ def get_estimator(name: str) -> Estimator:
     if missing:
       raise ValueError(f"estimator {name!r} reads {missing} with these numbers; it got "
                        f"{sorted(columns)}. Fix: give them by keyword.")
-    return entry.function(log_probs, anchor_log_probs, advantages, mask, resolve(cfg), **columns)
+    arrays = (log_probs, anchor_log_probs, advantages, mask)
+    if entry.prepare is not None and "weights" not in columns:
+      columns["weights"] = entry.prepare(*arrays, cfg, **columns)
+    return entry.function(*arrays, resolve(cfg), **columns)
 
   vars(estimator)["prepare"] = entry.prepare
   return estimator

@@ -21,9 +21,8 @@ def reinforce(log_probs, anchor_log_probs, advantages, mask, cfg):
   Source: Williams 1992, Machine Learning 8.
   """
   del anchor_log_probs, cfg
-  none = jnp.zeros_like(mask)
   loss = common.score_function_surrogate(jnp.ones_like(log_probs), log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=none, low=none, dropped=none))
+  return common.clipped(loss, mask)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +48,6 @@ def dro(log_probs, anchor_log_probs, advantages, mask, cfg):
   are from ROLL, and the token form is verl's loss of this name.
   """
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
-  none = jnp.zeros_like(mask)
   if cfg.span == "sequence":
     total = jnp.sum(log_ratio, -1, keepdims=True)
     count = jnp.sum(mask, -1, keepdims=True)
@@ -60,4 +58,4 @@ def dro(log_probs, anchor_log_probs, advantages, mask, cfg):
   else:
     loss = common.score_function_surrogate(jnp.ones_like(log_ratio), log_probs, advantages, mask)
     loss += masked.masked(cfg.beta / 2 * jnp.square(log_ratio), mask)
-  return common.output(loss, common.clip_counts(mask, high=none, low=none, dropped=none))
+  return common.clipped(loss, mask)

@@ -62,9 +62,7 @@ def seq_mis(log_probs, anchor_log_probs, advantages, mask, cfg):
   Source: as `geo_mask`.
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
-  total = jnp.clip(jnp.sum(log_ratio, -1, keepdims=True), -common.LOG_RATIO_BOUND,
-                   common.LOG_RATIO_BOUND)
-  weight = jnp.broadcast_to(jnp.exp(total), mask.shape)
+  weight = jnp.broadcast_to(jnp.exp(common.row_log_ratio(log_ratio)), mask.shape)
   return _filtered(log_ratio, weight, _outside_row(log_ratio, mask, cfg), log_probs, advantages,
                    mask)
 
@@ -104,4 +102,4 @@ def _filtered(log_ratio, weight, outside, log_probs, advantages, mask):
   loss = common.score_function_surrogate(jnp.where(outside, 0.0, weight), log_probs, advantages,
                                          mask)
   is_high, is_low = outside & (log_ratio > 0), outside & (log_ratio < 0)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low, dropped=outside))
+  return common.clipped(loss, mask, high=is_high, low=is_low, dropped=outside)

@@ -19,10 +19,8 @@ FAMILY = "row ratio"  # of all estimators of this module
 class Gspo:
   """Hyperparameters of `gspo`."""
 
-  clip_low: float | None = option(3e-4, "the ratio is clipped below 1 - clip_low; none: unbounded",
-                                  low=0.0)
-  clip_high: float | None = option(
-      4e-4, "the ratio is clipped above 1 + clip_high; none: unbounded", low=0.0)
+  clip_low: float | None = option(3e-4, common.CLIP_LOW, low=0.0)
+  clip_high: float | None = option(4e-4, common.CLIP_HIGH, low=0.0)
   span: str = option("sequence", "tokens that share a ratio: those of the row, or of a turn",
                      choices=("sequence", "segment"))
 
@@ -59,8 +57,7 @@ def gspo(log_probs, anchor_log_probs, advantages, mask, cfg, turn_id=None):
   bound = jnp.where(no_gradient, jnp.clip(ratio, low, high), ratio)
   no_gradient |= overflow
   loss = common.gated_surrogate(ratio, bound, no_gradient, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
-                                                dropped=no_gradient))
+  return common.clipped(loss, mask, high=is_high, low=is_low, dropped=no_gradient)
 
 
 def _turn_mean(log_ratio, mask, turn_id):
@@ -91,9 +88,9 @@ def seq_is(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Source: standard importance sampling; the truncated form is Seq-TIS of verl's rollout correction.
   """
-  weight, is_high, none = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
+  weight, is_high = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
   loss = common.score_function_surrogate(weight, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=none, dropped=none))
+  return common.clipped(loss, mask, high=is_high)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +126,7 @@ def gmpo(log_probs, anchor_log_probs, advantages, mask, cfg):
   weight = jnp.broadcast_to(jnp.exp(log_s), mask.shape)
   no_gradient = is_clipped | (jnp.abs(log_ratio) >= common.LOG_RATIO_BOUND)
   loss = common.gated_surrogate(weight, weight, no_gradient, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
-                                                dropped=no_gradient))
+  return common.clipped(loss, mask, high=is_high, low=is_low, dropped=no_gradient)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,11 +148,11 @@ def topr(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Source: arXiv 2503.14286; the formula is unconfirmed.
   """
-  weight, is_high, none = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
+  weight, is_high = _sequence_weight(log_probs, anchor_log_probs, mask, cfg.cap)
   loss = common.score_function_surrogate(jnp.where(advantages > 0, 1.0, weight), log_probs,
                                          advantages, mask)
   is_truncated = is_high & (advantages < 0)
-  return common.output(loss, common.clip_counts(mask, high=is_truncated, low=none, dropped=none))
+  return common.clipped(loss, mask, high=is_truncated)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,19 +174,18 @@ def vespo(log_probs, anchor_log_probs, advantages, mask, cfg):
 
   Source: arXiv 2602.10693; constants (2, 3) and (3, 2) from TRL.
   """
-  weight, none, _ = _sequence_weight(log_probs, anchor_log_probs, mask, None)
+  weight, _ = _sequence_weight(log_probs, anchor_log_probs, mask, None)
   positive = advantages > 0
   power, decay = jnp.where(positive, cfg.k, cfg.lam), jnp.where(positive, cfg.lam, cfg.k)
   bump = jnp.exp(power * jnp.log(weight) + decay * (1 - weight))
   loss = common.score_function_surrogate(bump, log_probs, advantages, mask)
-  return common.output(loss, common.clip_counts(mask, high=none, low=none, dropped=none))
+  return common.clipped(loss, mask)
 
 
 def _sequence_weight(log_probs, anchor_log_probs, mask, cap):
-  """Returns the row's ratio truncated at `cap`, where it was truncated, and False: all [B, L]."""
+  """Returns the row's ratio truncated at `cap`, and where it was truncated, both [B, L]."""
   log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
-  log_weight = jnp.clip(jnp.sum(log_ratio, -1, keepdims=True), -common.LOG_RATIO_BOUND,
-                        common.LOG_RATIO_BOUND)
+  log_weight = common.row_log_ratio(log_ratio)
   weight = jnp.broadcast_to(lax.stop_gradient(jnp.exp(log_weight)), mask.shape)
   bound = jnp.inf if cap is None else cap
-  return jnp.minimum(weight, bound), weight > bound, jnp.zeros_like(mask)
+  return jnp.minimum(weight, bound), weight > bound

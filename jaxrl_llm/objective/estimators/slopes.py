@@ -21,8 +21,7 @@ class CeGppo:
   beta_high: float = option(1.0, "slope left above the window, for positive advantages", low=0.0)
   clip_low: float = option(0.2, "the window of the ratio begins at 1 - clip_low", low=0.0, high=1.0)
   clip_high: float = option(0.2, "the window of the ratio ends at 1 + clip_high", low=0.0)
-  dual_clip: float | None = option(
-      10.0, "ratio above which a negative advantage has no gradient; none: no bound", low=1.0)
+  dual_clip: float | None = option(10.0, common.DUAL_CLIP, low=1.0)
 
 
 @register("ce_gppo", CeGppo)
@@ -50,8 +49,7 @@ def ce_gppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   no_gradient = dual | common.saturated(log_ratio)
   bound = jnp.where(dual, cfg.dual_clip or 0.0, weight)
   loss = common.gated_surrogate(weight, bound, no_gradient, log_probs, advantages, mask)
-  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
-  return common.output(loss, counts)
+  return common.clipped(loss, mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,5 +90,4 @@ def aspo(log_probs, anchor_log_probs, advantages, mask, cfg, entropy):
   no_gradient = is_high | is_low
   loss = common.score_function_surrogate(jnp.where(no_gradient, 0.0, weight), log_probs, advantages,
                                          mask)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
-                                                dropped=no_gradient))
+  return common.clipped(loss, mask, high=is_high, low=is_low, dropped=no_gradient)

@@ -24,12 +24,9 @@ class Fipo:
   high_only: bool = option(True, "True: the weight is at least 1; False: at least 1 - width")
   safety: float | None = option(
       10.0, "a negative token above this ratio has a weight within [0.8, 1]; none: never", low=0.0)
-  clip_low: float | None = option(0.2, "the ratio is clipped below 1 - clip_low; none: unbounded",
-                                  low=0.0)
-  clip_high: float | None = option(
-      0.28, "the ratio is clipped above 1 + clip_high; none: unbounded", low=0.0)
-  dual_clip: float | None = option(
-      10.0, "ratio above which a negative advantage has no gradient; none: no bound", low=1.0)
+  clip_low: float | None = option(0.2, common.CLIP_LOW, low=0.0)
+  clip_high: float | None = option(0.28, common.CLIP_HIGH, low=0.0)
+  dual_clip: float | None = option(10.0, common.DUAL_CLIP, low=1.0)
   max_dual: int | None = option(
       1, "a row with more tokens beyond the dual clip has no gradient; none: any number", low=0)
 
@@ -85,5 +82,4 @@ def fipo(log_probs, anchor_log_probs, advantages, mask, cfg):
     no_gradient, bound = no_gradient | is_removed, jnp.where(is_removed, 0.0, bound)
   loss = common.gated_surrogate(weight * ratio, weight * bound, no_gradient, log_probs, advantages,
                                 mask)
-  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
-  return common.output(loss, counts)
+  return common.clipped(loss, mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)

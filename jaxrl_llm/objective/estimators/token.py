@@ -18,12 +18,9 @@ FAMILY = "token ratio"  # of all estimators of this module
 class Ppo:
   """Hyperparameters of `ppo`."""
 
-  clip_low: float | None = option(0.2, "the ratio is clipped below 1 - clip_low; none: unbounded",
-                                  low=0.0)
-  clip_high: float | None = option(0.2, "the ratio is clipped above 1 + clip_high; none: unbounded",
-                                   low=0.0)
-  dual_clip: float | None = option(
-      None, "ratio above which a negative advantage has no gradient; none: no bound", low=1.0)
+  clip_low: float | None = option(0.2, common.CLIP_LOW, low=0.0)
+  clip_high: float | None = option(0.2, common.CLIP_HIGH, low=0.0)
+  dual_clip: float | None = option(None, common.DUAL_CLIP, low=1.0)
 
 
 @register("ppo", Ppo)
@@ -49,18 +46,15 @@ def ppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   clipped_ratio = jnp.where(jnp.where(negative, is_low, is_high), jnp.clip(ratio, low, high), ratio)
   bound = jnp.where(dual, cfg.dual_clip or 0.0, clipped_ratio)
   loss = common.gated_surrogate(ratio, bound, no_gradient, log_probs, advantages, mask)
-  counts = common.clip_counts(mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
-  return common.output(loss, counts)
+  return common.clipped(loss, mask, high=is_high, low=is_low, dual=dual, dropped=no_gradient)
 
 
 @dataclasses.dataclass(frozen=True)
 class Cispo:
   """Hyperparameters of `cispo`."""
 
-  clip_low: float | None = option(None, "the ratio is clipped below 1 - clip_low; none: unbounded",
-                                  low=0.0)
-  clip_high: float | None = option(4.0, "the ratio is clipped above 1 + clip_high; none: unbounded",
-                                   low=0.0)
+  clip_low: float | None = option(None, common.CLIP_LOW, low=0.0)
+  clip_high: float | None = option(4.0, common.CLIP_HIGH, low=0.0)
 
 
 @register("cispo", Cispo, anchor="behavior")
@@ -75,10 +69,8 @@ def cispo(log_probs, anchor_log_probs, advantages, mask, cfg):
   """
   low, high = common.window(cfg.clip_low, cfg.clip_high)
   ratio = jnp.exp(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
-  none = jnp.zeros_like(mask)
   loss = common.score_function_surrogate(jnp.clip(ratio, low, high), log_probs, advantages, mask)
-  return common.output(loss,
-                       common.clip_counts(mask, high=ratio > high, low=ratio < low, dropped=none))
+  return common.clipped(loss, mask, high=ratio > high, low=ratio < low)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +96,4 @@ def sapo(log_probs, anchor_log_probs, advantages, mask, cfg):
   tau = jnp.where(advantages > 0, cfg.tau_pos, cfg.tau_neg)
   gate = -(4 / tau) * jax.nn.sigmoid(tau * (ratio - 1))
   loss = gate * lax.stop_gradient(masked.masked(advantages, mask))
-  none = jnp.zeros_like(mask)
-  return common.output(masked.masked(loss, mask),
-                       common.clip_counts(mask, high=none, low=none, dropped=none))
+  return common.clipped(masked.masked(loss, mask), mask)

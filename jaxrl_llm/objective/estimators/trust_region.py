@@ -45,22 +45,20 @@ def dppo_tv(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_p
   sets. `mask_anchor=recomputed`: the recompute form of sail-sg/Stable-RL.
   """
   log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
-  mask_anchor = _mask_anchor(anchor_log_probs, recomputed_log_probs, cfg)
+  mask_anchor = recomputed_log_probs if cfg.mask_anchor == "recomputed" else anchor_log_probs
   _, policy, anchor = _probabilities(log_probs, mask_anchor, mask)
   shift = policy - anchor
   return _masked_ratio(log_ratio, _beyond(shift, shift, cfg), log_probs, advantages, mask, cfg)
 
 
 @dataclasses.dataclass(frozen=True)
-class DppoKl:
+class DppoKl(DppoTv):
   """Hyperparameters of `dppo_kl`."""
 
   delta_low: float | None = option(
       0.05, "divergence, nats, after which a negative advantage stops; none: never", low=0.0)
   delta_high: float | None = option(
       0.05, "divergence, nats, after which a positive advantage stops; none: never", low=0.0)
-  ratio_cap: float | None = option(20.0, "truncates the token ratio; none: unbounded", low=0.0)
-  mask_anchor: str = option("ratio", MASK_ANCHOR, choices=("ratio", "recomputed"))
 
 
 @register("dppo_kl", DppoKl, anchor="behavior", columns=RECOMPUTED)
@@ -75,7 +73,7 @@ def dppo_kl(log_probs, anchor_log_probs, advantages, mask, cfg, recomputed_log_p
   Source: arXiv 2602.04879; 0.05 is the threshold of the authors' run.
   """
   weight_log_ratio = lax.stop_gradient(common.masked_log_ratio(log_probs, anchor_log_probs, mask))
-  mask_anchor = _mask_anchor(anchor_log_probs, recomputed_log_probs, cfg)
+  mask_anchor = recomputed_log_probs if cfg.mask_anchor == "recomputed" else anchor_log_probs
   log_ratio, policy, anchor = _probabilities(log_probs, mask_anchor, mask)
   other_anchor, other_policy = jnp.maximum(1 - anchor, 1e-9), jnp.maximum(1 - policy, 1e-9)
   other_log_ratio = jnp.log(other_anchor) - jnp.log(other_policy)
@@ -131,18 +129,12 @@ def cppo(log_probs, anchor_log_probs, advantages, mask, cfg):
   loss = common.gated_surrogate(ratio, jnp.zeros_like(ratio), no_gradient, log_probs, advantages,
                                 mask)
   is_high, is_low = over & (log_ratio > 0), over & (log_ratio < 0)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
-                                                dropped=no_gradient))
+  return common.clipped(loss, mask, high=is_high, low=is_low, dropped=no_gradient)
 
 
 def _sum_before(values, mask):
   """Returns, for each token, the sum of `values` over the earlier policy tokens of its row."""
   return prefix.cumulative_log_ratio(values, mask) - masked.masked(values, mask)
-
-
-def _mask_anchor(anchor_log_probs, recomputed_log_probs, cfg):
-  """Returns the log-probs that DPPO's mask compares with the policy's."""
-  return recomputed_log_probs if cfg.mask_anchor == "recomputed" else anchor_log_probs
 
 
 def _probabilities(log_probs, anchor_log_probs, mask):
@@ -176,5 +168,4 @@ def _masked_ratio(log_ratio, beyond, log_probs, advantages, mask, cfg):
   ratio = jnp.minimum(jnp.exp(log_ratio), jnp.inf if cfg.ratio_cap is None else cfg.ratio_cap)
   loss = common.score_function_surrogate(jnp.where(no_gradient, 0.0, ratio), log_probs, advantages,
                                          mask)
-  return common.output(loss, common.clip_counts(mask, high=is_high, low=is_low,
-                                                dropped=no_gradient))
+  return common.clipped(loss, mask, high=is_high, low=is_low, dropped=no_gradient)

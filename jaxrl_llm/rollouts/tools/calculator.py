@@ -10,11 +10,11 @@ import logging
 import operator
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.sandbox.results import ToolResult
+from jaxrl_llm.sandbox.results import Tool, ToolResult
 
 _BINARY: dict[type, Callable] = {
     ast.Add: operator.add,
@@ -51,7 +51,7 @@ class RefusedError(Exception):
   """Refuses an expression outside of the language or its bounds; the message is the output."""
 
 
-class Calculator:
+class Calculator(Tool):
   """A tool that evaluates expressions over exact rational numbers.
 
   The language has + - * / // % **, parentheses, abs, min, max and round. Decimals are exact
@@ -95,18 +95,6 @@ class Calculator:
       _LOG.warning("calculator: %r: %s: %s", expression, type(error).__name__, error)
       status, output = "unavailable", f"{type(error).__name__}: {error}"
     return ToolResult(status, output, time.perf_counter() - begin)
-
-  def run_many(self, expressions: Sequence[str]) -> list[ToolResult]:
-    return [self.run(expression) for expression in expressions]
-
-  def close(self) -> None:
-    """Does nothing, because no process or file is open."""
-
-  def __enter__(self) -> "Calculator":
-    return self
-
-  def __exit__(self, *_) -> None:
-    pass
 
   def value(self, expression: str) -> Fraction:
     """Returns the exact value.

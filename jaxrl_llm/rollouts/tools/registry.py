@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from jaxrl_llm.fields import ConfigError, option
@@ -47,7 +47,7 @@ def register(name: str, numbers: type | None = None, *, parameter: str = "text",
   return TOOLS.register(name, numbers, replace=replace, make=make, **defaults)
 
 
-class FunctionTool:
+class FunctionTool(Tool):
   """A function from text to text as a `Tool`. If it raises, the call is `unavailable`."""
 
   def __init__(self, entry: ToolEntry, cfg):
@@ -65,19 +65,6 @@ class FunctionTool:
         logger.warning("tool %s: %s; the rows of such calls are void", self._entry.where, reason)
       return ToolResult("unavailable", reason)
     return dataclasses.replace(tool_result, seconds=time.perf_counter() - begin)
-
-  def run_many(self, texts: Sequence[str]) -> list[ToolResult]:
-    """Returns the results in the order of the texts."""
-    return [self.run(text) for text in texts]
-
-  def close(self) -> None:
-    """Does nothing, because nothing is held."""
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *_):
-    self.close()
 
 
 def _as_tool_result(returned) -> ToolResult:

@@ -9,9 +9,9 @@ import experiment_files
 import numpy as np
 import pytest
 
+from experiments.report import strips
 from experiments.tables_lib import compare, plots
 from jaxrl_llm.config import Config, to_dict
-from jaxrl_llm.reporting import strips
 from jaxrl_llm.reporting.reader import RunError, read_run
 
 

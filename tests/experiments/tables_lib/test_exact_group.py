@@ -5,10 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from experiments.tables_lib.exact import exact_group, monte_carlo, studies
+from experiments.tables_lib.exact import exact, exact_group, monte_carlo, studies
 from experiments.tables_lib.exact.moments import report
 from jaxrl_llm.config import AdvantageConfig, AggregationConfig, EstimatorConfig
-from jaxrl_llm.lab.exact import exact
 
 GROUP = 3
 

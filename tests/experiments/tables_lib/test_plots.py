@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from experiments.report.plots import COLOURS
 from experiments.tables_lib import plots
-from jaxrl_llm.reporting.plots import COLOURS
 
 
 def test_the_x_axis_of_groups_has_its_own_name(tmp_path, monkeypatch):

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
+from experiments.commands.command_line import ENDED_EARLY
 from experiments.tables_lib import sweep_results, sweeps
 from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.runs.command_line import ENDED_EARLY
 
 MAIN = """
 import json, pathlib, sys

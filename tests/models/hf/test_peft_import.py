@@ -13,8 +13,8 @@ from safetensors.numpy import load_file, save_file
 
 from jaxrl_llm.models import CheckpointError, load_pretrained
 from jaxrl_llm.models.hf import import_adapters
+from jaxrl_llm.models.hf.import_adapters import CONFIG, WEIGHTS
 from jaxrl_llm.models.hf.import_weights import base_directory
-from jaxrl_llm.models.hf.peft import CONFIG, WEIGHTS
 
 IDS = np.random.default_rng(0).integers(0, hf_checkpoints.VOCAB, (2, 9))
 

@@ -105,6 +105,28 @@ def large(params):
   return params | {"blocks": blocks}
 
 
+# (scores, widths, budget, channels): as they are; too few, by the room left; too many, from the
+# first layer on; and what rounding adds, from the last layers.
+IN_ORDER = [([.2, .4, .9], [10, 10, 10], 15, [2, 4, 9]),
+            ([-.2, .4, .4], [10, 10, 10], 20, [6, 7, 7]),
+            ([.9, .9, .9], [10, 10, 10], 15, [9, 5, 1]),
+            ([.5, .5, .5], [3, 3, 3], 4, [2, 1, 1])]
+
+
+@pytest.mark.parametrize(("scores", "widths", "budget", "expected"), IN_ORDER)
+def test_the_projection_of_the_authors_worked_out_by_hand(scores, widths, budget, expected):
+  found = pruning.project_in_order(np.array(scores), np.array(widths), budget)
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_the_projection_of_the_authors_depends_on_the_order_of_layers():
+  """Ours does not: it would be rejected."""
+  found = {name: project(np.array([.9, .9, .9]), np.full(3, 10), 15).tolist()
+           for name, project in (("theirs", pruning.project_in_order),
+                                 ("ours", pruning.project_to_budget))}
+  assert found == {"theirs": [9, 5, 1], "ours": [5, 5, 5]}
+
+
 def test_a_masked_model_computes_what_a_smaller_one_does():
   params = large(MODEL.init(jax.random.key(0)))
   scores = pruning.channel_scores(params, CONFIG)

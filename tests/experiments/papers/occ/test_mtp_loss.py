@@ -312,6 +312,77 @@ def test_the_first_optimizer_batch_keeps_the_last_coefficient():
     policy_loss(params, batch, model=MODEL, cfg=cfg.loss)
 
 
+# --- the form of the public code
+
+
+# Log-probs of policy, head and old policy in two completions of three columns, the last padding.
+NOW, AHEAD, OLD = np.array([[[-1., -.6, -2.], [-.4, -1.5, 0]], [[-.5, -1., -1.], [-2., -.9, 0]],
+                            [[-1.2, -.8, -1.5], [-.7, -1.1, 0]]])
+CODE_SCALE = 0.5 * (.2 / .7 + .2 / -.2 + -.5 / .5 + .3 / -1.3 + -.4 / .2 + 0) / 6
+
+
+def code_form(change, mtp_change, mask):
+  cfg = mtp.Occ(lambda_plus=0.5, code_compat=True)
+  return mtp.calibrate(change, mtp_change, mask, jnp.float32(9), cfg)
+
+
+def ratio_of_sums(change, mtp_change, mask):
+  return 0.5 * jnp.sum(change * mtp_change) / jnp.sum(mtp_change**2)
+
+
+def without_padding(change, mtp_change, mask):
+  return 0.5 * jnp.sum(change / jnp.where(mask, mtp_change, 1)) / jnp.sum(mask)
+
+
+def clamped(change, mtp_change, mask):
+  return jnp.clip(code_form(change, mtp_change, mask), 0, 1)
+
+
+def test_the_form_of_the_code_worked_out_by_hand():
+  """The mean of quotients over padding, too: negative here, and not clamped."""
+  def scale(form):
+    change, mtp_change = (jnp.asarray(x - OLD, jnp.float32) for x in (NOW, AHEAD))
+    return float(form(change, mtp_change, jnp.asarray(OLD != 0)))
+
+  assert scale(code_form) == pytest.approx(CODE_SCALE, rel=1e-5)
+  for wrong in (ratio_of_sums, without_padding, clamped):
+    assert scale(wrong) != pytest.approx(CODE_SCALE, rel=1e-2)
+
+
+def by_the_code(batch, params):
+  """(loss of the head, coefficient) as the public code has them, in numpy."""
+  cfg = loss_config("occ", code_compat=True)
+  stats = policy_stats(params, batch, model=MODEL, cfg=cfg, stats=frozenset({"mtp_log_probs"}))
+  weights = np.asarray(batch.loss_weights, np.float64)
+  counted = np.asarray(batch.rollout.mask) & (np.arange(LENGTH) >= 2)
+  live = counted & (weights > 0)
+  now, head, old, advantage = (np.asarray(x, np.float64) for x in (
+      stats.log_probs, stats.mtp_log_probs, batch.anchor_log_probs, batch.advantages))
+  quotients = ((now - old) * (head - old) / ((head - old)**2 + 1e-8))[live]
+  coefficient = np.sum(quotients) / (ROWS * cfg.max_new_tokens)
+  ratio = np.exp(np.where(counted, head - old, 0))
+  scaled = coefficient * advantage
+  loss = -np.minimum(ratio * scaled, np.clip(ratio, 0.1, 10) * scaled)
+  return np.sum((weights * loss)[counted]), coefficient
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_batch_in_the_form_of_the_code(seed):
+  batch, params = sampled(seed), parameters()
+  cfg = StepConfig(loss_config("occ", code_compat=True))
+  expected, coefficient = by_the_code(batch, params)
+  batch, found_coefficient, _ = calibrated(params, batch, jnp.float32(0), cfg)
+  assert float(found_coefficient) == pytest.approx(coefficient, rel=1e-3)
+  whole, _ = policy_loss(params, batch, model=MODEL, cfg=cfg.loss)
+  without, _ = policy_loss(params, batch, model=MODEL, cfg=dataclasses.replace(cfg.loss, term=None))
+  assert float(whole - without) == pytest.approx(expected, rel=1e-3, abs=1e-5)
+  outside = cfg.loss.estimator  # the same coefficient outside of the advantage clips another side
+  factor = coefficient * float(policy_loss(params, batch, model=MODEL, cfg=LossConfig(
+      outside, term=TermConfig("mtp_policy", coef=1.0)))[0] - without)
+  assert coefficient > 0 or abs(factor - expected) > 1e-5
+
+
 # --- what the coefficient measures: a toy of two heads on one trunk
 
 

@@ -16,7 +16,7 @@ from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import Model
 from jaxrl_llm.runs import run_state, trainer
 from jaxrl_llm.types import CarryingState
-from jaxrl_llm.wiring import scoring, setup, warm_start
+from jaxrl_llm.wiring import scoring, setup
 
 
 def config(name="occ", iterations=4, **sections):
@@ -61,14 +61,6 @@ def test_the_head_s_anchor_is_scored_only_where_a_loss_reads_it():
                     "occ": True}
   alone = config("mtp_policy", updates={"optimizer_batches": 1})
   assert not scored_stats(alone), "the policy is its own anchor"
-
-
-def test_losses_share_a_warm_start():
-  made = {}
-  for name in ("none", "mtp_ce", "occ"):
-    cfg, _, learner = setup.build_learner(setup.resolve(config(name)), jax.devices()[:1])
-    made[name] = warm_start._digest(cfg, learner)
-  assert made["mtp_ce"] == made["occ"] != made["none"]
 
 
 def lines(folder) -> list[dict]:

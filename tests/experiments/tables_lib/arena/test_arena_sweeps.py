@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from experiments.tables_lib import arena
-from experiments.tables_lib.arena import figures, records, tables
+from experiments.tables_lib.arena import figures, methods, records, tables
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.lab.arena import methods, rows, runs
+from jaxrl_llm.lab.arena import rows, runs
 from jaxrl_llm.lab.arena.rows import Behavior
 from jaxrl_llm.lab.arena.setting import Setting
 

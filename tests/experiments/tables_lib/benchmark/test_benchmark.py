@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tiny
 
+from experiments.report import report
 from experiments.tables_lib.benchmark import benchmark
 from experiments.tables_lib.benchmark.benchmark import Settings
 from experiments.tables_lib.benchmark.loading import described
@@ -111,10 +112,10 @@ def test_samples_score_the_shown_rows(built, params):
   other = built.learner.model.init(jax.random.key(4))
   _, task, learner, sampler = built
   evaluation = evaluate.evaluate(own(built), sampler, params)
-  shown = evaluate.samples(learner, task.tokenizer, params, other, evaluation, 3)
+  shown = report.samples_of(learner, task.tokenizer, params, other, evaluation, 3)
   assert len(shown) == 3 and json.dumps(shown)
   assert any(any(row["log_ratio"]) for row in shown)
-  same = evaluate.samples(learner, task.tokenizer, params, params, evaluation, 3)
+  same = report.samples_of(learner, task.tokenizer, params, params, evaluation, 3)
   assert not any(any(row["log_ratio"]) for row in same)
 
 
@@ -348,7 +349,7 @@ def test_load_run(run_folder, built, params):
   other.task.num_terms = 3
   other.rollout.max_prompt_tokens, other.rollout.max_new_tokens = 5, 9
   loaded, _ = benchmark.load_run(run_folder, 4, from_dict(other), one)
-  assert len(loaded.task.heldout(1)[0].prompt) == 5 and loaded.cfg.row_length == 14
+  assert len(loaded.task.heldout(1)[0].prompt) == 5 and loaded.cfg.rollout.row_length == 14
   with pytest.raises(ConfigError, match="iterations 4"):
     benchmark.load_run(run_folder, 3, devices=one)
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.tables_lib.exact import comparisons, moments, studies
+from experiments.tables_lib.exact import comparisons, exact, moments, studies
 from jaxrl_llm.config import AdvantageConfig, AggregationConfig, EstimatorConfig
-from jaxrl_llm.lab.exact import exact
 
 TREE = {"vocabulary": 2, "horizon": 3, "seed": 1}
 GROUP, INSTANCES = 3, 4

@@ -1,0 +1,1 @@
+"""Metric writers beside those of the package, as plugins."""

@@ -1,1 +1,0 @@
-"""Small problems whose sums over all completions are exact."""

@@ -1,0 +1,136 @@
+"""The report while a run goes on: when it is refreshed, and that it never disturbs the run."""
+
+import types
+
+import pytest
+
+from experiments.report import html, report
+from jaxrl_llm.runs.evaluate import Evaluation
+from jaxrl_llm.runs.observers import Observed, Observers
+
+EVALUATION = Evaluation([], None, [], None, {"eval/accuracy": 0.5})
+
+
+class Clock:
+  """Time that passes only by what the test says."""
+
+  def __init__(self):
+    self.now = 0.0
+
+  def perf_counter(self):
+    return self.now
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+  """A Report whose refresh takes 2 seconds; (report, clock, what was written)."""
+  clock, written = Clock(), []
+
+  def write(folder, status="running"):
+    clock.now += 2.0
+    written.append(status)
+    return str(folder / "report.html")
+
+  monkeypatch.setattr(report, "time", clock)
+  monkeypatch.setattr(html, "write_report", write)
+  monkeypatch.setattr(report, "samples_of", lambda *_: [])
+  asked = types.SimpleNamespace(task=types.SimpleNamespace(tokenizer=None), problems=[])
+  loop = types.SimpleNamespace(schedule=types.SimpleNamespace(iterations=1000), learner=None)
+  run = Observed(loop, asked, dict, tmp_path)
+  return report.Report(run), clock, written
+
+
+def of_run(shown) -> Observers:
+  """The observers of a run that a report alone observes."""
+  return Observers(shown.run, [lambda _: shown])
+
+
+def share(made, evaluations=400) -> float:
+  """Of the time, what refreshes take in a run that is evaluated every second."""
+  shown, clock, written = made
+  for iteration in range(evaluations):
+    shown.evaluated(iteration, None, EVALUATION)
+    clock.now += 1.0
+  return 2.0 * (len(written) - 1) / clock.now
+
+
+def test_refreshes_take_a_twentieth_of_the_time(made):
+  assert 0.04 < share(made) <= 0.05
+
+
+def test_a_refresh_at_each_evaluation_would_take_more(made, monkeypatch):
+  monkeypatch.setattr(report, "SPACING", 0)
+  assert share(made) > 0.5
+
+
+def test_the_completions_before_are_those_of_the_first_evaluation(made, monkeypatch):
+  shown, *_ = made
+
+  def unexpected(*_):
+    raise AssertionError("an evaluation that the run does not make anyway")
+
+  monkeypatch.setattr(report.evaluate, "evaluate", unexpected)
+  shown.evaluated(0, None, EVALUATION)
+  assert shown._before is EVALUATION
+
+
+def test_the_first_report_waits_for_the_first_iteration(made):
+  shown, _, written = made
+  shown.evaluated(0, None, EVALUATION)
+  assert not written  # the plots' import would stand before the first iteration
+  for _ in range(2):
+    shown.rested()
+  assert written == ["running"]
+
+
+def test_the_first_report_reads_no_parameters(made, monkeypatch):
+  """The completions are the start's, under which nothing changed yet; beside an update its
+  parameters would be the third copy in memory.
+  """
+  shown, _, written = made
+
+  def unexpected():
+    raise AssertionError("the parameters of the start were read")
+
+  shown.run = shown.run._replace(start_params=unexpected)
+  shown.evaluated(0, None, EVALUATION)
+  shown.rested()
+  assert written == ["running"]
+  written.clear()
+  shown._written = None
+  shown.evaluated(5, {}, EVALUATION)  # fails, and says so in a warning
+  assert not written
+
+
+def test_a_resumed_run_has_no_first_report(made, monkeypatch):
+  shown, _, written = made
+  monkeypatch.setattr(shown, "_evaluate", lambda params: EVALUATION)
+  shown.rested()
+  assert not written
+  shown.evaluated(5, {}, EVALUATION)
+  assert written == ["running"]
+
+
+def test_an_interruption_is_written_and_passed_on(made):
+  shown, _, written = made
+  for error in (KeyboardInterrupt(), SystemExit(143), RuntimeError("loss = nan")):
+    with pytest.raises(type(error)) as raised, of_run(shown).until_interrupted():
+      raise error
+    assert raised.value is error and written.pop() == f"interrupted by {type(error).__name__}"
+  with of_run(shown).until_interrupted():
+    pass
+  assert not written
+
+
+def test_a_report_that_fails_warns_and_hides_no_error(made, monkeypatch, caplog):
+  shown, *_ = made
+
+  def fail(*_):
+    raise OSError("disk full")
+
+  monkeypatch.setattr(html, "write_report", fail)
+  shown.evaluated(0, None, EVALUATION)
+  shown.rested()
+  assert "disk full" in caplog.text
+  with pytest.raises(KeyError, match="the cause"), of_run(shown).until_interrupted():
+    raise KeyError("the cause")

@@ -16,7 +16,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from experiments.papers.portfolio import simulation, verdicts
-from jaxrl_llm.lab.arena import methods
+from experiments.tables_lib.arena import methods
+from jaxrl_llm.lab.arena.methods import Method
 from jaxrl_llm.objective import advantages, aggregation, estimators
 from jaxrl_llm.types import AdvantageInputs
 
@@ -51,7 +52,7 @@ def letter_log_probs(logits: Float[Array, "O 3"], outlets: Int[Array, "B A"],
   return jnp.take_along_axis(log_probs, letters[..., None], -1)[..., 0]
 
 
-def surrogate(logits, batch: dict, method: methods.Method) -> Float[Array, ""]:
+def surrogate(logits, batch: dict, method: Method) -> Float[Array, ""]:
   """Returns the method's loss on rows: outlets, letters, anchor log-probs, advantages, weights."""
   log_probs = letter_log_probs(logits, batch["outlets"], batch["letters"])
   mask = jnp.ones(log_probs.shape, bool)
@@ -60,7 +61,7 @@ def surrogate(logits, batch: dict, method: methods.Method) -> Float[Array, ""]:
   return jnp.sum(batch["weights"] * output.per_token_loss)
 
 
-def iteration(state, key, outlets, rewards, method: methods.Method, tx):
+def iteration(state, key, outlets, rewards, method: Method, tx):
   """Samples PROMPTS days and GROUP verdicts of each, and makes UPDATES steps on all of them.
 
   Returns:

@@ -102,15 +102,12 @@ class Report(Observer):
     return evaluate.evaluate(self.run.heldout, self.run.loop.source.sampler, params)
 
   def _samples(self, iteration: int, params: Params | None, evaluation: Evaluation) -> dict:
-    """Returns completions from before training and of `evaluation`.
-
-    Args:
-      params: of the evaluation; None: the start's, which need not be read, as nothing changed.
+    """Returns completions from before training and of `evaluation`; `params` None: the start's,
+    which are not read, as nothing changed.
     """
     assert self.run.heldout is not None, "without problems, there are no completions"
     start = None if params is None else self.run.start_params()
     if self._before is None:
-      assert start is not None, "the first report shows an evaluation of the start"
       self._before = self._evaluate(start)
     tokenizer: PreTrainedTokenizerBase = self.run.heldout.task.tokenizer
     count = min(SAMPLES, len(self.run.heldout.problems) // processes.count())

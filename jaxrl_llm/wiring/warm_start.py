@@ -154,6 +154,7 @@ def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
   bar, norms = progress(range(warm.steps), "warm start"), []
   for index in bar:
     batch = parallel.to_global(demonstrations(task, index, cfg.rollout.row_length), mesh)
+    jax.block_until_ready(norms[-1:])  # devices on few threads end if steps queue up on them
     state, metrics = step(state, weigh(batch))
     norms.append(metrics["optimizer/grad_norm"].total)
     if index % 50 == 49:
@@ -168,9 +169,7 @@ def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
 
 
 def progress(steps, description: str, **options) -> tqdm:
-  """Returns a progress bar: live on a terminal, a line every ten seconds in a log; only in process
-  0.
-  """
+  """Returns a progress bar: live on a terminal, a line each ten seconds in a log; in process 0."""
   return tqdm(steps, desc=description, mininterval=0.5 if sys.stderr.isatty() else 10.0,
               disable=not processes.is_main(), **options)
 

@@ -138,7 +138,8 @@ def test_a_start_refuses_a_reward_that_never_returns():
 
 
 PAGE = Path(__file__).parents[2] / "experiments/extend/README.md"
-EXAMPLE = re.search(r"```python\n(.*?isolated=True.*?)```", PAGE.read_text(), re.DOTALL)[1]
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+(EXAMPLE,) = (block for block in BLOCKS if "isolated=True" in block)
 GROUP = """
 @register.reward("ranks", isolated=True, group=True, bonus=0.5)
 def ranks(problem, completions, cfg):

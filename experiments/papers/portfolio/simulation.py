@@ -1,6 +1,6 @@
 """A market with one headline an asset and day, of which some tell the truth and some its opposite.
 
-  prompt   b+3 q-1 d-2 w+1 k+3 (without spaces): outlet, tone, strength of each asset's headline
+  prompt   +3-1-2+1+3bqdwk   tone and strength of each asset's headline, and their outlets
 
 An outlet is informative, noise or adversarial, and stays so: the next day's return of its asset
 moves with the score, does not, or moves against it. Only the outlet's letter tells. Own design.
@@ -79,10 +79,11 @@ def simulate(seed: int, days: int, informative: float, adversarial: float, effec
 
 
 def prompt_of(outlets: str, scores: np.ndarray) -> str:
-  """Returns the prompt of a day: outlet, tone and strength of each asset's headline."""
-  strengths = np.rint(scores * STRENGTHS).astype(int)
-  return "".join(f"{outlet}{strength:+d}" for outlet, strength in
-                 zip(outlets, strengths, strict=True))
+  """Returns the prompt of a day: tone and strength of each asset's headline, and their outlets.
+
+  The outlets stand together, so that each is as far from its verdict as the others.
+  """
+  return "".join(f"{score:+d}" for score in np.rint(scores * STRENGTHS).astype(int)) + outlets
 
 
 def market_of(prices: np.ndarray, scores: np.ndarray, rule: MeanVariance,

@@ -27,6 +27,7 @@ from jaxrl_llm.store.files import write_atomically
 HERE = Path(__file__).parent
 PARTS = ("closes", "headlines")
 HELDOUT = "2022-05-01"  # days from here on are held out of a file of days
+MOST_VERIFIED = 8  # assets of which all verdicts are tried, 6,561 a day
 MOST_COUNTED = 23  # headlines of an asset and day that its letter tells apart
 
 
@@ -49,8 +50,10 @@ def measured(closes: market_files.Closes, headlines: list[market_files.Headline]
   Raises:
     ConfigError: too few days.
   """
-  rule, prices = MeanVariance(), closes.prices
-  sentiment = None
+  rule, prices, sentiment = MeanVariance(), closes.prices, None
+  if headlines and len(closes.assets) > MOST_VERIFIED:
+    raise ConfigError(f"{len(closes.assets)} assets with headlines: a day has 3^A verdicts, which "
+                      f"are all tried. Fix: at most {MOST_VERIFIED} assets.")
   first = simulation.HISTORY + 1
   if start:
     first = max(first, int((np.datetime64(start) - closes.days[0]).astype(int)))
@@ -93,8 +96,8 @@ def headline_paths(closes, prices, sentiment, first: int, headlines):
   days = []
   for i in range(len(path.net)):
     t = first + i
-    prompt = "".join(f"{simulation.OUTLETS[min(int(count), MOST_COUNTED)]}{round(9 * score):+d}"
-                     for count, score in zip(counts[t], sentiment[t], strict=True))
+    prompt = "".join(f"{round(9 * score):+d}" for score in sentiment[t]) + "".join(
+        simulation.OUTLETS[min(int(count), MOST_COUNTED)] for count in counts[t])
     day = str(closes.days[t])
     days.append(verdicts.Day(day, prompt, table[i], table[i], heldout=day >= HELDOUT))
   return paths, days

@@ -1,6 +1,6 @@
 """Verdicts on a day's headlines: `task.name=portfolio_verdicts`.
 
-  prompt      b+3q-1d-2w+1k+3   outlet, tone and strength of each asset's headline
+  prompt      +3-1-2+1+3bqdwk   tone and strength of each asset's headline, and their outlets
   completion  KZFKK             keep, zero or flip each asset's score
 
 The reward is a cell of the table of verdicts.py, in percent of the portfolio's value: the day's
@@ -16,12 +16,13 @@ from experiments.papers.portfolio import simulation, verdicts
 from jaxrl_llm import register
 from jaxrl_llm.fields import ConfigError, option, when
 from jaxrl_llm.tasks import tokenizer as tokenizers
+from jaxrl_llm.tasks.order import share
 from jaxrl_llm.tasks.task_base import TaskBase
 from jaxrl_llm.types import Problem, Reward
 
 PERCENT = 100.0
 EQUAL = 1e-9  # rewards that differ by less are equal
-FORMAT_SEED = 9  # of the demonstrations, which show the form of a verdict and no more
+HABITS_SEED = 9  # of the verdict that demonstrations favour for an outlet
 MADE = when(".days_file", "")
 SHARE = {"low": 0.0, "high": 1.0, "when": MADE}
 
@@ -38,7 +39,9 @@ class VerdictKeys:
   informative: float = option(0.5, "share of outlets whose score the next return follows", **SHARE)
   adversarial: float = option(0.25, "share of outlets whose score it moves against", **SHARE)
   effect: float = option(0.03, "return that a score of 1 stands for", low=0.0, when=MADE)
-  volatility: float = option(0.03, "standard deviation of an asset's own daily return", low=0.0,
+  habit: float = option(0.5, "share of demonstrated verdicts that are the outlet's favoured one; "
+                        "the others are drawn evenly", low=0.0, high=1.0)
+  volatility: float = option(0.015, "standard deviation of an asset's own daily return", low=0.0,
                              when=MADE)
 
 
@@ -56,6 +59,9 @@ class PortfolioVerdicts(TaskBase):
       raise ConfigError(f"task.days_file = {self.cfg.days_file!r}: every day is held out. "
                         "Fix: days with \"heldout\": false.")
     self.assets = self.days[0].assets
+    rng = np.random.default_rng(HABITS_SEED)
+    self.favoured = dict(zip(simulation.OUTLETS, rng.choice(list(verdicts.LETTERS),
+                                                            len(simulation.OUTLETS)), strict=True))
 
   def make_tokenizer(self):
     return tokenizers.character_tokenizer(
@@ -63,11 +69,9 @@ class PortfolioVerdicts(TaskBase):
 
   def batch(self, index, shard=0, shards=1):
     """Returns days that are trained on, drawn with replacement."""
-    rng, size = np.random.default_rng((self.seed, index)), self.batch_size // shards
-    rows = rng.integers(0, len(self.trained), self.batch_size)[shard * size:(shard + 1) * size]
-    letters = rng.choice(list(verdicts.LETTERS), (self.batch_size, self.assets))
-    return [self._problem(self.trained[row], "".join(verdict)) for row, verdict in
-            zip(rows, letters[shard * size:(shard + 1) * size], strict=True)]
+    rng = np.random.default_rng((self.seed, index))
+    rows = rng.integers(0, len(self.trained), self.batch_size)
+    return share([self._problem(self.trained[row], rng) for row in rows], shard, shards)
 
   def heldout(self, size):
     """Returns the first held-out days.
@@ -79,10 +83,8 @@ class PortfolioVerdicts(TaskBase):
     if size > len(days):
       raise ConfigError(f"task.heldout_problems = {size}: {len(days)} days are held out. "
                         "Fix: at most as many, or a larger task.heldout_days.")
-    letters = np.random.default_rng(FORMAT_SEED).choice(list(verdicts.LETTERS),
-                                                        (len(days), self.assets))
-    return [self._problem(day, "".join(verdict))
-            for day, verdict in zip(days[:size], letters, strict=False)]
+    rng = np.random.default_rng(HABITS_SEED)
+    return [self._problem(day, rng) for day in days[:size]]
 
   def reward(self, problem: Problem, completion: str) -> Reward:
     """Pays the cell of the table, in percent.
@@ -112,10 +114,17 @@ class PortfolioVerdicts(TaskBase):
   def longest_demonstration(self):
     return self.assets + 1
 
-  def _problem(self, day: verdicts.Day, letters: str) -> Problem:
-    """A demonstration is a verdict at random: it shows the form."""
+  def _problem(self, day: verdicts.Day, rng: np.random.Generator) -> Problem:
+    """Returns the problem of a day, with a demonstration that knows nothing of the market.
+
+    An outlet's favoured verdict was drawn without its kind. So a demonstration shows the form of a
+    verdict and that it depends on the outlet, and what is right is left to the reward.
+    """
     best = verdicts.all_verdicts(self.assets)[int(day.expected.argmax())]
-    return Problem(day.prompt, best, letters, id=day.name)
+    letters = rng.choice(list(verdicts.LETTERS), self.assets)
+    favoured = [self.favoured[outlet] for outlet in day.prompt[-self.assets:]]
+    careless = np.where(rng.random(self.assets) < self.cfg.habit, favoured, letters)
+    return Problem(day.prompt, best, "".join(careless), id=day.name)
 
 
 def simulated(cfg) -> tuple[verdicts.Day, ...]:

@@ -73,7 +73,7 @@ def test_a_user_s_headlines(market, monkeypatch, capsys):
   out = capsys.readouterr().out
   assert all(f"| {name} " in out for name in ("VADER", "technical and VADER", "oracle"))
   days = verdicts.read_days(str(market / "days.jsonl"))
-  assert len(days[0].prompt) == 15 and days[0].prompt[0] == "b" and days[0].prompt[3] == "a"
+  assert len(days[0].prompt) == 15 and days[0].prompt[-5:] == "baaab"
   assert all(day.rewards[0] == 0 and np.array_equal(day.rewards, day.expected) for day in days)
   # Bitcoin and XRP have headlines, so that verdicts on the others change nothing.
   same = [verdicts.column_of(text, 5) for text in ("KKKKK", "KZFZK")]
@@ -89,6 +89,15 @@ def test_errors_are_one_line(market, monkeypatch, flags, message):
   with pytest.raises(SystemExit) as error:
     run(monkeypatch, *flags)
   assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_too_many_assets_to_try_all_verdicts(market):
+  closes = command.market_files.read_closes(str(market / "closes.csv"))
+  many = command.market_files.Closes(closes.days, tuple("ABCDEFGHI"),
+                                     np.repeat(closes.prices[:, :1], 9, 1))
+  headlines = command.market_files.read_headlines(str(market / "headlines.csv"))
+  with pytest.raises(command.ConfigError, match=r"9 assets with headlines.*at most 8"):
+    command.measured(many, headlines, "")
 
 
 @pytest.mark.parametrize("flags, message", [

@@ -14,7 +14,7 @@ ASSETS, COLUMNS = 2, 9
 def day(name: str, heldout: bool = False, kinds: str = "ia") -> verdicts.Day:
   rng = np.random.default_rng(len(name))
   rewards = rng.normal(size=COLUMNS) / 100
-  return verdicts.Day(name, "a+1b-2", rewards - rewards[0], rng.normal(size=COLUMNS) / 100, kinds,
+  return verdicts.Day(name, "+1-2ab", rewards - rewards[0], rng.normal(size=COLUMNS) / 100, kinds,
                       heldout)
 
 
@@ -97,7 +97,7 @@ def test_simulated_outlets_and_prompts():
     score, gain = drawn.scores[:-1][kinds == kind], returns[kinds == kind]
     slope = np.polyfit(score, gain, 1)[0]
     assert slope == pytest.approx(0.03 * sign, abs=0.003)
-  assert simulation.prompt_of("bq", np.array([1.0, -1 / 3])) == "b+3q-1"
+  assert simulation.prompt_of("bq", np.array([1.0, -1 / 3])) == "+3-1bq"
 
 
 def test_the_config_is_that_of_the_task():

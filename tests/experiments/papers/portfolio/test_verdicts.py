@@ -58,14 +58,12 @@ def test_cells_are_what_the_portfolio_would_have_gained(table):
 
 
 def test_rewards_do_not_depend_on_earlier_verdicts(table):
-  """The weights before a trade are those of the unverified path; the policy's would differ."""
+  """The weights before a trade are the unverified path's; a table of the policy's would differ."""
   _, market, returns, path, rewards, _ = table
   flipped = backtest.follow(returns, path.first, RULE,
                             market.choice({path.first: "FFFFF", path.first + 1: "FFFFF"}))
-  net = RULE.net(flipped.weights[1], path.before[1], returns[path.first + 1]) - path.net[1]
   assert not np.allclose(flipped.before[1], path.before[1])
   assert rewards[1, -1] != pytest.approx(flipped.net[1] - path.net[1], abs=1e-7)
-  del net
 
 
 def test_regret_is_0_at_the_optimum_and_never_below(table):

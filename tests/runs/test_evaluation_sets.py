@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny
 
+from experiments.report import OBSERVERS
 from experiments.tables_lib.benchmark import benchmark
 from experiments.tables_lib.benchmark.loading import described
 from jaxrl_llm import parallel
@@ -202,7 +203,7 @@ def test_a_run_trains_without_problems_of_its_own_and_is_evaluated_again(paths, 
       config(paths, own=0, **{"checkpoint.best": "eval/a/accuracy", "iterations": 2,
                               "warm_start.steps": 5, "evaluation.every": 1}),
       writer=WriterConfig("none"))
-  trainer.run(cfg, tmp_path / "run")
+  trainer.run(cfg, tmp_path / "run", OBSERVERS)
   lines = command.metrics_lines(tmp_path / "run")
   assert all("eval/a/accuracy" in line and "eval/accuracy" not in line for line in lines)
   assert list((tmp_path / "run/best").iterdir())

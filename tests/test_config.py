@@ -85,7 +85,7 @@ def another(field: dataclasses.Field):
   if default is None:
     return max(meta["low"] or 0, 1)
   above = meta["high"] is None or default + 1 <= meta["high"]
-  return default + 1 if above else type(default)(default / 2)
+  return default + 1 if above else type(default)(default / 2) if default else meta["low"]
 
 
 def absolute(condition: fields.When, key: Key) -> str:

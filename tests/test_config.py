@@ -282,7 +282,7 @@ COMMAND = """
 import runpy, sys
 from jaxrl_llm.wiring import setup
 from jaxrl_llm.runs import trainer
-trainer.run = lambda cfg, directory: print("gain", setup.resolve(cfg).estimator.gain)
+trainer.run = lambda cfg, directory, observers: print("gain", setup.resolve(cfg).estimator.gain)
 runpy.run_path("experiments/main.py", run_name="__main__")
 """
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from configs import smollm2_135m
 from experiments.smollm2 import questions
 from experiments.smollm2.checkpoint import checkpoint
 from jaxrl_llm.models import hf
@@ -30,9 +31,7 @@ import measure
 
 ROOT = Path(__file__).parents[2]
 PROMPTS, GROUP, MAX_PROMPT = 8, 8, 48
-SYSTEM = "Answer with the number only."
-KINDS = ("after", "before", "ten_more", "plus_digit", "largest", "smallest", "first_digit",
-         "last_digit")
+TASK = smollm2_135m.get_config().task  # kinds of questions, and the instruction before them
 # The network's products: weights of the blocks, of the head, and scores of one position.
 BLOCKS, HEAD, SCORES = 30 * 576 * (2 * 576 + 2 * 192 + 3 * 1536), 576 * 49152, 4 * 576 * 30
 STEADY = 3  # iterations before compile, and the second one holds the first report
@@ -123,13 +122,13 @@ def write_problems(path: Path) -> float:
   tokens that the chat template makes of one.
   """
   rng = np.random.default_rng(0)
-  rows = [questions.KINDS[KINDS[index % len(KINDS)]](rng) for index in range(512)]
+  rows = [questions.KINDS[TASK.kinds[index % len(TASK.kinds)]](rng) for index in range(512)]
   path.write_text("".join(
-      json.dumps({"system": SYSTEM, "question": question, "answer": str(answer)}) + "\n"
+      json.dumps({"system": TASK.prompt.system, "question": question, "answer": str(answer)}) + "\n"
       for question, answer in rows))
   tokenizer = load_tokenizer(hf.base_directory(checkpoint()))
   lengths = [len(tokenizer.apply_chat_template(
-      [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}],
+      [{"role": "system", "content": TASK.prompt.system}, {"role": "user", "content": question}],
       add_generation_prompt=True, return_dict=True)["input_ids"]) for question, _ in rows]
   return float(np.mean(lengths))
 

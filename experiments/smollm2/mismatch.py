@@ -30,6 +30,7 @@ from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import parallel
 from jaxrl_llm.ops.token_stats import scaled_logits
+from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.runs.rollout_batch import iteration_key, next_prompts
 from jaxrl_llm.types import Sampling
 from jaxrl_llm.wiring.loop import make_source
@@ -146,25 +147,22 @@ def _number(value: float | None) -> str:
 def text(results: dict) -> str:
   """Returns the tables of the page."""
   spans = [f"{low:g} to {high:g}" for low, high in itertools.pairwise(EDGES)]
-  lines = ["| sampler | tokens | mean abs d | mean d | outside [0.9, 1.1] | " + " | ".join(spans)
-           + " |", "|---|--:|--:|--:|--:|" + "--:|" * len(spans)]
-  for name, of in results.items():
-    lines.append(f"| {name} | {of['tokens']:,} | {of['absolute']:.2g} | {of['mean']:+.1g} | "
-                 f"{of['outside']:.2%} | " + " | ".join(
-                     _number(bucket["absolute"]) for bucket in of["buckets"]) + " |")
-  lines += ["", "Mean d of a bucket with half the width of its 95 % interval:", "",
-            "| sampler | " + " | ".join(spans) + " |", "|---|" + "--:|" * len(spans)]
-  for name, of in results.items():
-    lines.append(f"| {name} | " + " | ".join(
-        "-" if bucket["half_width"] is None else
-        f"{bucket['mean']:+.1g} ± {bucket['half_width']:.1g}" for bucket in of["buckets"]) + " |")
-  lines += ["", "What min_p removes: of sampled tokens, of the sum of abs d, of float32's mass:",
-            "", "| sampler | " + " | ".join(MIN_P) + " |", "|---|" + "--:|" * len(MIN_P)]
-  for name, of in results.items():
-    lines.append(f"| {name} | " + " | ".join(
-        f"{rule['tokens']:.2%}, {rule['of_mismatch']:.1%}, {rule['mass']:.2%}"
-        for rule in of["min_p"].values()) + " |")
-  return "\n".join(lines)
+  totals = [(name, f"{of['tokens']:,}", f"{of['absolute']:.2g}", f"{of['mean']:+.1g}",
+            f"{of['outside']:.2%}") for name, of in results.items()]
+  gaps = [(name, *(_number(bucket["absolute"]) for bucket in of["buckets"]))
+          for name, of in results.items()]
+  means = [(name, *("-" if bucket["half_width"] is None else
+                    f"{bucket['mean']:+.1g} ± {bucket['half_width']:.1g}"
+                    for bucket in of["buckets"])) for name, of in results.items()]
+  rules = [(name, *(f"{rule['tokens']:.2%}, {rule['of_mismatch']:.1%}, {rule['mass']:.2%}"
+                    for rule in of["min_p"].values())) for name, of in results.items()]
+  return "\n".join((
+      markdown_table(("sampler", "tokens", "mean abs d", "mean d", "outside [0.9, 1.1]"), totals),
+      "\nMean abs d by the probability of the token:\n", markdown_table(("sampler", *spans), gaps),
+      "\nMean d of a bucket with half the width of its 95 % interval:\n",
+      markdown_table(("sampler", *spans), means),
+      "\nWhat min_p removes: of sampled tokens, of the sum of abs d, of float32's mass:\n",
+      markdown_table(("sampler", *MIN_P), rules)))
 
 
 def draw(results: dict, path: Path) -> None:

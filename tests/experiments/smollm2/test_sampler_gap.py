@@ -48,4 +48,4 @@ def test_buckets_by_the_trainers_probability_are_told_apart():
 
 def test_the_page_has_a_row_of_each_sampler():
   text = mismatch.text({"bfloat16": mismatch.summary(planted())})
-  assert text.count("| bfloat16 |") == 3 and "25.00%, 90.9%, 1.00%" in text
+  assert text.count("| bfloat16 |") == 4 and "25.00%, 90.9%, 1.00%" in text

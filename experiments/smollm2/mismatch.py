@@ -158,10 +158,10 @@ def text(results: dict) -> str:
                     for rule in of["min_p"].values())) for name, of in results.items()]
   return "\n".join((
       markdown_table(("sampler", "tokens", "mean abs d", "mean d", "outside [0.9, 1.1]"), totals),
-      "\nMean abs d by the probability of the token:\n", markdown_table(("sampler", *spans), gaps),
-      "\nMean d of a bucket with half the width of its 95 % interval:\n",
+      "Mean abs d by the probability of the token:\n", markdown_table(("sampler", *spans), gaps),
+      "Mean d of a bucket with half the width of its 95 % interval:\n",
       markdown_table(("sampler", *spans), means),
-      "\nWhat min_p removes: of sampled tokens, of the sum of abs d, of float32's mass:\n",
+      "What min_p removes: of sampled tokens, of the sum of abs d, of float32's mass:\n",
       markdown_table(("sampler", *MIN_P), rules)))
 
 

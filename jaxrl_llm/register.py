@@ -14,6 +14,7 @@ meanings of a plugin's metrics, `statistic_column` the name of a column that the
 """
 
 from jaxrl_llm.grading.grading import register as verifier
+from jaxrl_llm.models.families import register as family
 from jaxrl_llm.objective.advantages import register as advantage
 from jaxrl_llm.objective.aggregation import register as aggregation
 from jaxrl_llm.objective.estimators import register as estimator
@@ -33,7 +34,7 @@ from jaxrl_llm.training.optimizers import register as optimizer
 from jaxrl_llm.training.transforms import register as update_transform
 
 __all__ = [
-    "advantage", "aggregation", "backend", "column", "environment", "estimator", "loss_term",
-    "mapping", "metric_writer", "metrics", "optimizer", "reward", "shaping", "statistic_column",
-    "task", "tool", "update_transform", "verifier"
+    "advantage", "aggregation", "backend", "column", "environment", "estimator", "family",
+    "loss_term", "mapping", "metric_writer", "metrics", "optimizer", "reward", "shaping",
+    "statistic_column", "task", "tool", "update_transform", "verifier"
 ]

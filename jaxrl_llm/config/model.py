@@ -57,6 +57,7 @@ class ModelConfig:
   rope_scaling: RopeScalingConfig = RopeScalingConfig()
   norm_epsilon: float = option(1e-6, "added to the mean square in RMSNorm", low=0.0)
   tie_head: bool = option(True, "uses the transposed embedding as output head")
+  family: str = derived("", "model_type of `pretrained`, whose names an export has")
   value_head: bool = derived(False, "a linear value head; on where the advantage needs values")
   mtp: bool = derived(False, "a module that predicts two tokens ahead; on where a loss term reads "
                       "it")

@@ -11,28 +11,23 @@ import json
 import math
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_llm.models import families
 from jaxrl_llm.models.hf import gguf_tokenizer
 from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.models.hf.safetensors_files import INDEX, SINGLE, StoredTensor
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
 PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 FREQUENCIES = "rope_freqs.weight"  # Llama 3's stretching of the rotary angles, one factor each
 TOP_NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output.weight": "lm_head.weight",
              "output_norm.weight": "model.norm.weight"}
-LAYER_NAMES = {
-    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj"}
 # Metadata of an architecture that change the network, and the values that do not.
 NEUTRAL: dict[str, tuple] = {
     "expert_count": (0,), "attention.sliding_window": (0,), "attention.causal": (True,),
@@ -116,12 +111,13 @@ class Weights:
     heads = int(metadata[f"{arch}.attention.head_count"])
     kv_heads = int(metadata.get(f"{arch}.attention.head_count_kv", heads))
     # llama.cpp turns pairs of neighbours where transformers turns halves: it reorders these rows.
-    self._heads = {"attn_q": heads, "attn_k": kv_heads} if arch == "llama" else {}
+    family = families.family(arch)
+    self._heads = {"attn_q": heads, "attn_k": kv_heads} if family.gguf_turned else {}
     self._stored: dict[str, tuple[str, Any]] = {}
     self.tensors: dict[str, StoredTensor] = {}
     for name, (file, tensor) in stored.items():
       if name != FREQUENCIES:
-        full = _name(name)
+        full = _name(name, family.gguf)
         kind = tensor.tensor_type.name
         shape = tuple(int(n) for n in reversed(tensor.shape))
         self._stored[full] = name, tensor
@@ -150,12 +146,12 @@ class Weights:
     """Does nothing: the pages of a mapped file leave memory by themselves."""
 
 
-def _name(name: str) -> str:
+def _name(name: str, names: Mapping[str, str]) -> str:
   """Returns transformers' name of a tensor; the same name if there is none."""
   layer = LAYER.fullmatch(name)
-  if layer is None or layer[2] not in LAYER_NAMES:
+  if layer is None or layer[2] not in names:
     return TOP_NAMES.get(name, name)
-  return f"model.layers.{layer[1]}.{LAYER_NAMES[layer[2]]}.{layer[3]}"
+  return f"model.layers.{layer[1]}.{names[layer[2]]}.{layer[3]}"
 
 
 @functools.lru_cache(maxsize=2)
@@ -204,9 +200,10 @@ def _content(parts: tuple[tuple[str, int], ...]) -> tuple[dict[str, Any], dict[s
 def _config(file: Path, metadata: dict[str, Any], tensors: dict[str, tuple]) -> dict[str, Any]:
   """Returns config.json; see `folder` for what is refused."""
   arch, kind = metadata.get("general.architecture"), metadata.get("general.type", "model")
-  if arch not in ARCHITECTURES or kind != "model":
+  supported = [name for name in families.names() if families.family(name).gguf]
+  if arch not in supported or kind != "model":
     raise CheckpointError(f"{file}: general.architecture = {arch!r} and general.type = {kind!r} "
-                          f"are not supported. Supported: {', '.join(ARCHITECTURES)} of type "
+                          f"are not supported. Supported: {', '.join(supported)} of type "
                           "'model'. Fix: a file of one of these.")
   numbers = {key.removeprefix(f"{arch}."): value for key, value in metadata.items()}
   used = [f"{arch}.{key} = {numbers[key]}" for key, neutral in NEUTRAL.items()
@@ -226,9 +223,9 @@ def _config(file: Path, metadata: dict[str, Any], tensors: dict[str, tuple]) -> 
     raise CheckpointError(f"{file}: heads of {head_dim} numbers whose keys turn {rotary} and whose "
                           f"values have {numbers.get('attention.value_length', head_dim)} are not "
                           "supported. Fix: another file.")
-  names = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+  family = families.family(arch)
   config = {
-      "architectures": [f"{names[arch]}ForCausalLM"], "model_type": arch, "hidden_act": "silu",
+      "architectures": [family.architecture], "model_type": arch, "hidden_act": "silu",
       "vocab_size": int(tensors["token_embd.weight"][1].shape[1]),
       "hidden_size": numbers["embedding_length"],
       "intermediate_size": numbers["feed_forward_length"],
@@ -240,7 +237,7 @@ def _config(file: Path, metadata: dict[str, Any], tensors: dict[str, tuple]) -> 
       "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
       "pad_token_id": metadata.get("tokenizer.ggml.padding_token_id"),
   }
-  if arch != "qwen2":
+  if family.bias_key:
     config["attention_bias"] = "blk.0.attn_q.bias" in tensors
   if "context_length" in numbers:
     config["max_position_embeddings"] = numbers["context_length"]

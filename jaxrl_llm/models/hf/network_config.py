@@ -11,14 +11,10 @@ from huggingface_hub.errors import StrictDataclassError
 
 from jaxrl_llm.config import ConfigError, ModelConfig, RopeScalingConfig, check_model
 from jaxrl_llm.fields import options
+from jaxrl_llm.models import families
+from jaxrl_llm.models.families.family import TRAITS
 from jaxrl_llm.models.hf.errors import CheckpointError
 
-ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-}
 MOST_LAYERS = 1000
 ROPES = ("default", "linear", "llama3", "yarn")
 # Fields of ModelConfig that a checkpoint does not determine.
@@ -35,35 +31,31 @@ def read_config(directory: Path) -> ModelConfig:
   file = directory / "config.json"
   raw = read_json(file)
   kind = raw.get("model_type")
-  if not isinstance(kind, str) or kind not in ARCHITECTURES:
+  if not isinstance(kind, str) or kind not in families.FAMILIES:
     raise CheckpointError(f"{file}: model_type = {kind!r} is not supported. Supported: "
-                          f"{', '.join(ARCHITECTURES)}. Fix: a checkpoint of one of these.")
-  architectures = raw.get("architectures") or [ARCHITECTURES[kind]]
-  if architectures != [ARCHITECTURES[kind]]:
-    raise CheckpointError(
-        f"{file}: architectures = {architectures} is not supported. Supported: "
-        f"{', '.join(ARCHITECTURES.values())}. Fix: a checkpoint of one of these.")
-  # Imported here because it takes seconds, and most runs start without a checkpoint.
-  from transformers import CONFIG_MAPPING
-
+                          f"{', '.join(families.names())}. Fix: a checkpoint of one of these.")
+  family = families.family(kind)
+  architectures = raw.get("architectures") or [family.architecture]
+  if architectures != [family.architecture]:
+    raise CheckpointError(f"{file}: architectures = {architectures} is not supported. Supported: "
+                          f"{family.architecture}. Fix: a checkpoint of it.")
   layers = raw.get("num_hidden_layers")
   if isinstance(layers, int) and layers > MOST_LAYERS:  # transformers makes a list of them
     raise CheckpointError(f"{file}: num_hidden_layers = {layers}; allowed are 1 to {MOST_LAYERS}. "
                           "Fix: fetch the file again.")
   try:
-    # transformers fills in the defaults of the architecture and translates old names of keys.
     with _quiet():
-      hf = CONFIG_MAPPING[kind].from_dict(raw)
+      hf = family.parse(kind, raw)
   except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
     reason = " ".join(str(error).split())
     raise CheckpointError(f"{file} is not a valid {kind} config: {reason}. Fix: fetch the file "
                           "again.") from error
-  problems = _unsupported(kind, hf, raw)
+  problems = _unsupported(family, hf, raw)
   if problems:
     raise CheckpointError(f"{file} asks for what the network lacks: {'; '.join(problems)}. "
                           "Fix: another checkpoint.")
   try:
-    cfg = _from_hf(kind, hf)
+    cfg = _from_hf(kind, family, hf)
   except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:
     raise CheckpointError(f"{file} is not a valid {kind} config: {error!r}. Fix: fetch the file "
                           "again.") from error
@@ -103,27 +95,22 @@ def read_json(file: Path) -> dict[str, Any]:
   return content
 
 
-def _unsupported(kind: str, hf, raw: dict) -> list[str]:
+def _unsupported(family: families.Family, hf, raw: dict) -> list[str]:
   """Returns the features in use that would make our logits differ from the checkpoint's."""
-  names = ("hidden_act", "attention_bias", "mlp_bias", "attention_dropout", "layer_types",
-           "sliding_window")
-  values = {name: getattr(hf, name, None) for name in names}
-  rope, moe = hf.rope_parameters, kind == "qwen3_moe"
-  sliding = "sliding_attention" in (values["layer_types"] or [])
-  sliding = sliding or (moe and values["sliding_window"])
+  values = {name: getattr(hf, name, None) for name in ("hidden_act", "mlp_bias",
+                                                       "attention_dropout")}
+  rope = hf.rope_parameters
   checks = [
       (values["hidden_act"] != "silu",
        f"hidden_act = {values['hidden_act']!r} (supported: 'silu')"),
-      (values["attention_bias"] and kind == "qwen2",
-       "attention_bias = true (supported: of llama and qwen3)"),
       (values["mlp_bias"], "mlp_bias = true"),
       (values["attention_dropout"],
        f"attention_dropout = {values['attention_dropout']} (supported: 0)"),
-      (sliding, "sliding-window attention in use (supported: use_sliding_window = false)"),
       (rope["rope_type"] not in ROPES,
        f"rope_type = {rope['rope_type']!r} (supported: {', '.join(ROPES)})"),
       (rope.get("partial_rotary_factor", 1.0) != 1.0, "partial_rotary_factor other than 1"),
       (raw.get("quantization_config"), "quantization_config (supported: float weights)"),
+      *family.unsupported(hf),
   ]
   return [message for bad, message in checks if bad]
 
@@ -157,18 +144,9 @@ def _mscale(factor: float, scale: float) -> float:
   return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _from_hf(kind: str, hf) -> ModelConfig:
-  rope, experts = hf.rope_parameters, {}
-  has_bias = bool(getattr(hf, "attention_bias", False))
-  dense: tuple[int, ...] = ()
-  if kind == "qwen3_moe":
-    dense = tuple(i for i in range(hf.num_hidden_layers) if i in (hf.mlp_only_layers or [])
-                  or not hf.num_experts or (i + 1) % hf.decoder_sparse_step)
-  if kind == "qwen3_moe" and len(dense) < hf.num_hidden_layers:
-    experts = dict(num_experts=hf.num_experts, experts_per_token=hf.num_experts_per_tok,
-                   expert_width=hf.moe_intermediate_size, normalize_router=hf.norm_topk_prob,
-                   dense_layers=dense)
+def _from_hf(kind: str, family: families.Family, hf) -> ModelConfig:
   return ModelConfig(
+      family=kind,
       vocab_size=hf.vocab_size,
       width=hf.hidden_size,
       num_layers=hf.num_hidden_layers,
@@ -176,14 +154,11 @@ def _from_hf(kind: str, hf) -> ModelConfig:
       num_kv_heads=hf.num_key_value_heads,
       head_dim=getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads,
       mlp_width=hf.intermediate_size,
-      qkv_bias=kind == "qwen2" or has_bias,
-      out_bias=has_bias,
-      qk_norm=kind in ("qwen3", "qwen3_moe"),
-      rope_base=float(rope["rope_theta"]),
+      rope_base=float(hf.rope_parameters["rope_theta"]),
       rope_scaling=_rope_scaling(hf),
       norm_epsilon=float(hf.rms_norm_eps),
       tie_head=bool(hf.tie_word_embeddings),
-      **experts,
+      **family.options(hf),
   )
 
 
@@ -206,27 +181,18 @@ def with_execution(cfg: ModelConfig, overrides: dict[str, Any]) -> ModelConfig:
 
 
 def model_type(cfg: ModelConfig) -> str:
-  """Returns the Hugging Face architecture that computes what this config does.
+  """Returns the family of a config: its checkpoint's, or the first that computes what it does.
 
   Raises:
     CheckpointError: there is none.
   """
-  kinds = {  # (qkv_bias, out_bias, qk_norm, experts)
-      (False, False, False, False): "llama",
-      (True, True, False, False): "llama",
-      (True, False, False, False): "qwen2",
-      (False, False, True, False): "qwen3",
-      (True, True, True, False): "qwen3",
-      (False, False, True, True): "qwen3_moe",
-      (True, True, True, True): "qwen3_moe",
-  }
-  key = (cfg.qkv_bias, cfg.out_bias, cfg.qk_norm, cfg.num_experts > 0)
-  if key not in kinds:
-    raise CheckpointError(
-        f"no supported architecture has qkv_bias = {cfg.qkv_bias}, out_bias = {cfg.out_bias}, "
-        f"qk_norm = {cfg.qk_norm} and num_experts = {cfg.num_experts} together. "
-        f"Supported: {', '.join(ARCHITECTURES)}.")
-  return kinds[key]
+  names = [cfg.family] if cfg.family else []
+  for name in names + families.names():
+    if families.family(name).computes(cfg):
+      return name
+  traits = ", ".join(f"{name} = {getattr(cfg, name)}" for name in TRAITS)
+  raise CheckpointError(f"no supported architecture has {traits} together. Supported: "
+                        f"{', '.join(families.names())}.")
 
 
 def to_hf(cfg: ModelConfig, dtype: str, base: dict[str, Any]) -> dict[str, Any]:
@@ -241,6 +207,7 @@ def to_hf(cfg: ModelConfig, dtype: str, base: dict[str, Any]) -> dict[str, Any]:
       are kept.
   """
   kind = model_type(cfg)
+  family = families.family(kind)
   defaults = {
       "max_position_embeddings": 32768,
       "bos_token_id": None,
@@ -251,7 +218,7 @@ def to_hf(cfg: ModelConfig, dtype: str, base: dict[str, Any]) -> dict[str, Any]:
       "initializer_range": 0.02,
   }
   ours = {
-      "architectures": [ARCHITECTURES[kind]],
+      "architectures": [family.architecture],
       "model_type": kind,
       "dtype": dtype,
       "torch_dtype": dtype,
@@ -266,10 +233,8 @@ def to_hf(cfg: ModelConfig, dtype: str, base: dict[str, Any]) -> dict[str, Any]:
       "rms_norm_eps": cfg.norm_epsilon,
       "tie_word_embeddings": cfg.tie_head,
   }
-  if kind != "qwen2":
-    ours["attention_bias"] = cfg.out_bias
   of_base = base if base.get("model_type") == kind else {}
-  return defaults | of_base | ours | _rope_keys(cfg) | _expert_keys(cfg)
+  return defaults | of_base | ours | _rope_keys(cfg) | family.keys(cfg)
 
 
 def _rope_keys(cfg: ModelConfig) -> dict[str, Any]:
@@ -296,18 +261,4 @@ def _rope_keys(cfg: ModelConfig) -> dict[str, Any]:
       "rope_theta": cfg.rope_base,
       "rope_scaling": None if scaling.name == "none" else rope,
       "rope_parameters": rope | {"rope_theta": cfg.rope_base},
-  }
-
-
-def _expert_keys(cfg: ModelConfig) -> dict[str, Any]:
-  if not cfg.num_experts:
-    return {}
-  return {
-      "num_experts": cfg.num_experts,
-      "num_local_experts": cfg.num_experts,
-      "decoder_sparse_step": 1,
-      "num_experts_per_tok": cfg.experts_per_token,
-      "moe_intermediate_size": cfg.expert_width,
-      "norm_topk_prob": cfg.normalize_router,
-      "mlp_only_layers": list(cfg.dense_layers),
   }

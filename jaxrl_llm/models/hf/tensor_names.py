@@ -13,40 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxrl_llm.models.families import family
 from jaxrl_llm.models.hf.extra_tensors import is_beside
+from jaxrl_llm.models.hf.network_config import model_type
 from jaxrl_llm.models.transformer import Model
-
-# Axes of an Entry, by kind of weight.
-VECTOR, PLAIN, TRANSPOSED = ((0,),), ((0,), (1,)), ((1,), (0,))
-PROJECTION_IN, PROJECTION_OUT, PROJECTION_BIAS = ((1, 2), (0,)), ((2,), (0, 1)), ((0, 1),)
-
-# Our path -> (name of the tensor, axes): of parameters outside the blocks, of any block, of a dense
-# MLP and of a mixture, where {} is the expert.
-TOP = {
-    "embedding": ("model.embed_tokens.weight", PLAIN),
-    "final_norm/scale": ("model.norm.weight", VECTOR),
-    "head": ("lm_head.weight", TRANSPOSED),
-}
-LAYER = {
-    "attention_norm/scale": ("input_layernorm.weight", VECTOR),
-    "attention/query": ("self_attn.q_proj.weight", PROJECTION_IN),
-    "attention/key": ("self_attn.k_proj.weight", PROJECTION_IN),
-    "attention/value": ("self_attn.v_proj.weight", PROJECTION_IN),
-    "attention/out": ("self_attn.o_proj.weight", PROJECTION_OUT),
-    "attention/query_bias": ("self_attn.q_proj.bias", PROJECTION_BIAS),
-    "attention/key_bias": ("self_attn.k_proj.bias", PROJECTION_BIAS),
-    "attention/value_bias": ("self_attn.v_proj.bias", PROJECTION_BIAS),
-    "attention/out_bias": ("self_attn.o_proj.bias", VECTOR),
-    "attention/query_norm/scale": ("self_attn.q_norm.weight", VECTOR),
-    "attention/key_norm/scale": ("self_attn.k_norm.weight", VECTOR),
-    "mlp_norm/scale": ("post_attention_layernorm.weight", VECTOR),
-}
-DENSE = {f"mlp/{ours}": (f"mlp.{ours}_proj.weight", TRANSPOSED) for ours in ("gate", "up", "down")}
-EXPERTS = {
-    f"mlp/{ours}": (f"mlp.experts.{{}}.{ours}_proj.weight", TRANSPOSED)
-    for ours in ("gate", "up", "down")
-}
-ROUTER = {"mlp/router": ("mlp.gate.weight", TRANSPOSED)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,13 +88,15 @@ def tensor_table(model: Model) -> list[Entry]:
   """Returns an Entry for every parameter that checkpoints have, in file order; not the extra ones.
   """
   cfg = model.config
-  mixture = LAYER | (EXPERTS | ROUTER if cfg.num_experts else DENSE)
+  names_of = family(model_type(cfg))
+  dense = {**names_of.layer, **names_of.dense}
+  mixture = {**names_of.layer, **names_of.experts} if cfg.num_experts else dense
   entries = []
   for ours, leaf in by_path(model.shapes()).items():
     if is_beside(ours):
       continue
     if not ours.startswith("blocks/"):
-      name, axes = TOP[ours]
+      name, axes = names_of.top[ours]
       names = (((), name),)
     elif cfg.scan_layers:
       name, axes = mixture[ours.removeprefix("blocks/")]
@@ -133,7 +105,7 @@ def tensor_table(model: Model) -> list[Entry]:
                     for expert, full in _experts(name, cfg.num_experts))
     else:
       _, layer, inner = ours.split("/", 2)
-      name, axes = (LAYER | DENSE if int(layer) in cfg.dense_layers else mixture)[inner]
+      name, axes = (dense if int(layer) in cfg.dense_layers else mixture)[inner]
       names = tuple((expert, f"model.layers.{layer}.{full}")
                     for expert, full in _experts(name, cfg.num_experts))
     entries.append(Entry(ours, tuple(leaf.shape), names, axes))

@@ -1,0 +1,30 @@
+"""The families of checkpoints, a file each: from Hugging Face's config and tensors to ours and
+back. `register` is the door to a plugin's.
+"""
+
+from jaxrl_llm.models.families.family import Family
+from jaxrl_llm.registry import FAMILIES
+
+__all__ = ["FAMILIES", "Family", "family", "names", "register"]
+OURS = ("llama", "qwen2", "qwen3", "qwen3_moe")
+FAMILIES.files |= {name: f"{__name__}.{name}" for name in OURS}
+
+
+def register(name: str, *, replace: bool = False):
+  """Returns a decorator that enters a subclass of `Family`.
+
+  Args:
+    name: `model_type` of config.json.
+    replace: as in `registry.Table.register`.
+  """
+  return FAMILIES.register(name, replace=replace)
+
+
+def family(name: str) -> Family:
+  """Returns the family of a `model_type`; ConfigError with all names if there is none."""
+  return FAMILIES[name].function()
+
+
+def names() -> list[str]:
+  """Returns the names of all families, the package's first."""
+  return [*OURS, *(name for name in FAMILIES.names() if name not in OURS)]

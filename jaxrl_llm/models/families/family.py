@@ -1,0 +1,104 @@
+"""What a family of checkpoints says of itself: by default what Llama's does."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl_llm.config import ModelConfig
+
+# For each axis of a tensor, the axes of our parameter that are merged into it, by kind of weight.
+VECTOR, PLAIN, TRANSPOSED = ((0,),), ((0,), (1,)), ((1,), (0,))
+PROJECTION_IN, PROJECTION_OUT, PROJECTION_BIAS = ((1, 2), (0,)), ((2,), (0, 1)), ((0, 1),)
+Names = Mapping[str, tuple[str, tuple[tuple[int, ...], ...]]]
+
+# Our path -> (name of the tensor, axes): of parameters outside the blocks, of any block, of a dense
+# MLP and of a mixture, where {} is the expert.
+TOP: Names = {
+    "embedding": ("model.embed_tokens.weight", PLAIN),
+    "final_norm/scale": ("model.norm.weight", VECTOR),
+    "head": ("lm_head.weight", TRANSPOSED),
+}
+LAYER: Names = {
+    "attention_norm/scale": ("input_layernorm.weight", VECTOR),
+    "attention/query": ("self_attn.q_proj.weight", PROJECTION_IN),
+    "attention/key": ("self_attn.k_proj.weight", PROJECTION_IN),
+    "attention/value": ("self_attn.v_proj.weight", PROJECTION_IN),
+    "attention/out": ("self_attn.o_proj.weight", PROJECTION_OUT),
+    "attention/query_bias": ("self_attn.q_proj.bias", PROJECTION_BIAS),
+    "attention/key_bias": ("self_attn.k_proj.bias", PROJECTION_BIAS),
+    "attention/value_bias": ("self_attn.v_proj.bias", PROJECTION_BIAS),
+    "attention/out_bias": ("self_attn.o_proj.bias", VECTOR),
+    "attention/query_norm/scale": ("self_attn.q_norm.weight", VECTOR),
+    "attention/key_norm/scale": ("self_attn.k_norm.weight", VECTOR),
+    "mlp_norm/scale": ("post_attention_layernorm.weight", VECTOR),
+}
+DENSE: Names = {f"mlp/{ours}": (f"mlp.{ours}_proj.weight", TRANSPOSED)
+                for ours in ("gate", "up", "down")}
+EXPERTS: Names = {
+    f"mlp/{ours}": (f"mlp.experts.{{}}.{ours}_proj.weight", TRANSPOSED)
+    for ours in ("gate", "up", "down")
+} | {"mlp/router": ("mlp.gate.weight", TRANSPOSED)}
+# The layers of GGUF, by the names of llama.cpp, and what transformers calls them.
+GGUF: Mapping[str, str] = {
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj"}
+# Options that decide what a network computes, and not its sizes: their values in Llama, as a tuple
+# or as a function that says whether it has one.
+TRAITS: dict[str, Any] = {"qkv_bias": (False, True), "out_bias": (False, True),
+                            "qk_norm": (False,), "num_experts": (0,)}
+
+
+def allow(**traits) -> Mapping[str, Any]:
+  """Returns `TRAITS` with other values of some options."""
+  return TRAITS | traits
+
+
+class Family:
+  """One `model_type` of config.json. A subclass says only what differs from Llama.
+
+  Attributes:
+    architecture: of config.json.
+    traits: the values that options have in this family, as `TRAITS`.
+    bias_key: whether `attention_bias` of config.json adds biases.
+    layer, dense, experts: names of tensors, as `LAYER`, `DENSE` and `EXPERTS`.
+    gguf: names of tensors in GGUF, as `GGUF`; None: that format is not read.
+    gguf_turned: whether llama.cpp reorders the rows of queries and keys.
+  """
+
+  architecture: str
+  traits = allow()
+  bias_key = True
+  top, layer, dense, experts = TOP, LAYER, DENSE, EXPERTS
+  gguf: Mapping[str, str] | None = None
+  gguf_turned = False
+
+  def parse(self, model_type: str, raw: dict[str, Any]):
+    """Returns transformers' config: the defaults filled in, old names of keys translated."""
+    from transformers import CONFIG_MAPPING  # takes seconds, and most runs have no checkpoint
+
+    return CONFIG_MAPPING[model_type].from_dict(raw)
+
+  def unsupported(self, hf) -> list[tuple[Any, str]]:
+    """Returns (whether config.json asks for it, its description) of what is not supported."""
+    sliding = "sliding_attention" in (getattr(hf, "layer_types", None) or [])
+    return [(sliding, "sliding-window attention in use (supported: use_sliding_window = false)")]
+
+  def options(self, hf) -> dict[str, Any]:
+    """Returns fields of ModelConfig beyond the sizes that every family has."""
+    has_bias = self.bias_key and bool(getattr(hf, "attention_bias", False))
+    return {"qkv_bias": has_bias, "out_bias": has_bias, "qk_norm": False}
+
+  def keys(self, cfg: ModelConfig) -> dict[str, Any]:
+    """Returns the keys of config.json beyond the sizes that every family has."""
+    return {"attention_bias": cfg.out_bias} if self.bias_key else {}
+
+  def computes(self, cfg: ModelConfig) -> bool:
+    """Returns whether a config describes a network of this family."""
+    def allowed(name: str, value) -> bool:
+      values = self.traits[name]
+      return bool(values(value)) if callable(values) else value in values
+
+    same_biases = not self.bias_key or cfg.qkv_bias == cfg.out_bias
+    return same_biases and all(allowed(name, getattr(cfg, name)) for name in TRAITS)

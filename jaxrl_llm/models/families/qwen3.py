@@ -1,0 +1,16 @@
+"""Qwen3: queries and keys are normalised, head by head."""
+
+from jaxrl_llm.models.families import register
+from jaxrl_llm.models.families.family import GGUF, Family, allow
+
+
+@register("qwen3")
+class Qwen3(Family):
+  """As Llama, with that norm."""
+
+  architecture = "Qwen3ForCausalLM"
+  traits = allow(qk_norm=(True,))
+  gguf = GGUF
+
+  def options(self, hf):
+    return super().options(hf) | {"qk_norm": True}

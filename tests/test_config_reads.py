@@ -136,11 +136,12 @@ def call_transforms():
 
 
 def call_models():
-  """Makes the shapes of a mixture of experts with stretched rotary frequencies."""
+  """Makes the shapes of a mixture of experts, of stretched rotary frequencies and of windows."""
   llama = config_lib.RopeScalingConfig("llama3")
   yarn = config_lib.RopeScalingConfig("yarn")
+  windows = config_lib.ModelConfig(window=2, full_layers=(1,), window_rope_base=10.0)
   for shapes in (config_lib.ModelConfig(num_experts=4), config_lib.ModelConfig(rope_scaling=llama),
-                 config_lib.ModelConfig(rope_scaling=yarn)):
+                 config_lib.ModelConfig(rope_scaling=yarn), windows):
     model = Model(shapes)
     params = jax.eval_shape(model.init, jax.random.key(0))
     row = jax.ShapeDtypeStruct((1, 4), np.int32)

@@ -16,6 +16,7 @@ COVERED = {
     "grading": "grading/test_verifiers.py",
     "late.py": "test_loaded_lines.py",
     "method_numbers.py": "test_config.py",
+    "models/families": "models/hf/test_families.py",
     "models/hf/export_weights.py": "models/hf/test_hf_parity.py",
     "models/hf/extra_tensors.py": "models/hf/test_hf_parity.py",
     "models/hf/gguf_tokenizer.py": "models/hf/test_gguf.py",

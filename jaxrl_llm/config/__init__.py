@@ -11,7 +11,7 @@ number that is left out, or None in a ConfigDict, has the method's default; "non
 from jaxrl_llm.config.checks import check, fill, without_unread
 from jaxrl_llm.config.convert import from_dict, keys, to_dict
 from jaxrl_llm.config.evaluation import CheckpointConfig, EvaluationConfig
-from jaxrl_llm.config.model import ModelConfig, RopeScalingConfig, check_model
+from jaxrl_llm.config.model import ModelConfig, RopeScalingConfig, check_model, is_uniform
 from jaxrl_llm.config.objective import (
   AdvantageConfig,
   AggregationConfig,
@@ -69,7 +69,7 @@ __all__ = [
     "TeacherConfig", "TermConfig",
     "ToolArithmeticConfig", "ToolConfig", "TransformConfig", "UpdateConfig", "VocabularyConfig",
     "WarmStartConfig", "WriterConfig", "base_config", "check", "check_model", "describe", "fill",
-    "from_dict", "from_saved", "keys", "load_plugins", "read_saved", "to_dict",
+    "from_dict", "from_saved", "is_uniform", "keys", "load_plugins", "read_saved", "to_dict",
     "without_unread",
 ]
 

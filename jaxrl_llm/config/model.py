@@ -6,7 +6,7 @@ from jaxrl_llm.fields import ConfigError, derived, option, when
 
 STRETCHED, LLAMA3 = when(".name", "linear", "llama3", "yarn"), when(".name", "llama3")
 YARN = when(".name", "yarn")
-EXPERTS = when(".num_experts")
+EXPERTS, WINDOW = when(".num_experts"), when(".window")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RopeScalingConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-  """Decoder of the Qwen2, Qwen3, Llama 3 or Qwen3-MoE shape; `pretrained` sets its shapes."""
+  """Decoder of one of the families in models/families; `pretrained` sets its shapes."""
 
   vocab_size: int = option(32, "rows of the embedding; at least the tokenizer's size", low=2)
   width: int = option(128, "D, width of the residual stream", low=1)
@@ -42,11 +42,29 @@ class ModelConfig:
   num_heads: int = option(4, "H, query heads; a multiple of num_kv_heads", low=1)
   num_kv_heads: int = option(2, "K, key and value heads", low=1)
   head_dim: int = option(32, "width of one head; even, for the rotary embedding", low=2)
-  mlp_width: int = option(384, "hidden width of the SwiGLU", low=1)
+  mlp_width: int = option(384, "hidden width of the gated MLP", low=1)
+  activation: str = option("silu", "of the MLP's gate (gelu_tanh: Gemma)",
+                           choices=("silu", "gelu_tanh"), when=when(".num_experts", 0))
   qkv_bias: bool = option(False, "adds biases to query, key and value projections (Qwen2)")
   out_bias: bool = option(False, "adds a bias to the output projection of the attention, too "
                           "(attention_bias of Llama and Qwen3)", when=when(".qkv_bias"))
   qk_norm: bool = option(True, "applies RMSNorm to queries and keys (Qwen3)")
+  wide_qk_norm: bool = option(False, "normalises all heads together (OLMo 2), not each one",
+                              when=when(".qk_norm"))
+  norms: str = option("before", "where a block normalises: before attention and MLP, after them "
+                      "(OLMo 2), or both (Gemma 3)", choices=("before", "after", "both"))
+  norm_offset: bool = option(False, "RMSNorm multiplies by 1 + scale (Gemma)")
+  embedding_scale: bool = option(False, "multiplies embeddings by sqrt(width) (Gemma)")
+  score_width: int | None = option(None, "scores of attention are divided by its square root "
+                                     "(Gemma); none: head_dim", low=1)
+  window: int = option(0, "tokens, itself among them, that a token attends to (Mistral, Gemma 3); "
+                       "0: all earlier ones", low=0)
+  full_layers: tuple = option((), "layers, from 0, that have no window nevertheless", of=int,
+                              when=WINDOW)
+  window_rope_base: float | None = option(
+      None, "base of the rotary frequencies of layers with a window, which are not stretched "
+      "(Gemma 3); none: as in the others", low=1.0, when=WINDOW)
+  no_rope_layers: tuple = option((), "layers, from 0, without rotary embedding (SmolLM3)", of=int)
   num_experts: int = option(0, "experts of each MLP (Qwen3-MoE); 0: a dense MLP", low=0)
   experts_per_token: int = option(2, "experts that a token is sent to", low=1, when=EXPERTS)
   expert_width: int = option(128, "hidden width of one expert", low=1, when=EXPERTS)
@@ -98,11 +116,21 @@ def check_model(m: ModelConfig) -> None:
   if m.num_experts and m.experts_per_token > m.num_experts:
     raise ConfigError(f"model.experts_per_token = {m.experts_per_token} exceeds model.num_experts "
                       f"= {m.num_experts}. Fix: choose at most {m.num_experts}.")
-  bad = [i for i in m.dense_layers if not 0 <= i < m.num_layers or m.dense_layers.count(i) > 1]
-  if bad or len(m.dense_layers) == m.num_layers:
-    raise ConfigError(f"model.dense_layers = {m.dense_layers}: different layers from 0 to "
-                      f"{m.num_layers - 1} are allowed, and one must have experts. Fix: leave out "
-                      f"{bad[0] if bad else 'one, or model.num_experts=0'}.")
-  if m.dense_layers and m.scan_layers:
-    raise ConfigError(f"model.scan_layers = True with model.dense_layers = {m.dense_layers}: "
+  for name in ("dense_layers", "full_layers", "no_rope_layers"):
+    layers = getattr(m, name)
+    bad = [i for i in layers if not 0 <= i < m.num_layers or layers.count(i) > 1]
+    if bad:
+      raise ConfigError(f"model.{name} = {layers}: different layers from 0 to {m.num_layers - 1} "
+                        f"are allowed. Fix: leave out {bad[0]}.")
+  if m.num_experts and len(m.dense_layers) == m.num_layers:
+    raise ConfigError(f"model.dense_layers = {m.dense_layers}: one of {m.num_layers} layers must "
+                      "have experts. Fix: leave out one, or model.num_experts=0.")
+  if m.scan_layers and not is_uniform(m):
+    names = [name for name in ("dense_layers", "full_layers", "no_rope_layers") if getattr(m, name)]
+    raise ConfigError(f"model.scan_layers = True with model.{names[0]} = {getattr(m, names[0])}: "
                       "layers of two kinds cannot be stacked. Fix: model.scan_layers=False.")
+
+
+def is_uniform(m: ModelConfig) -> bool:
+  """Returns whether all layers are of one kind, so that they can be stacked."""
+  return not (m.dense_layers or m.no_rope_layers or (m.window and m.full_layers))

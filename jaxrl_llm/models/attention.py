@@ -53,7 +53,7 @@ def attend_earlier(queries, keys, values, visible):
   return jnp.concatenate(blocks, 1)
 
 
-def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
+def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix, first=None):
   """Computes `attend` over a row's own slots and its prompt, whose keys are read once for all its
   rows.
 
@@ -65,15 +65,17 @@ def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix):
   Args:
     queries, keys, values, visible: as in `attend`.
     prefix: the prompts of the rows.
+    first: [R, S] int32, the first token of its prompt that a token attends to; None: all of them.
   """
-  return with_prefix(_partial(queries, keys, values, visible), queries, prefix)
+  return with_prefix(_partial(queries, keys, values, visible), queries, prefix, first)
 
 
-def with_prefix(part, queries, prefix: kv_cache.Prefix):
+def with_prefix(part, queries, prefix: kv_cache.Prefix, first=None):
   """Returns `attend_shared` from its part over the rows' own slots.
 
   Args:
     part: (m, z, y) as in `attend_shared`, [R, K, H/K, S, ...] f32.
+    first: as in `attend_shared`.
   """
   row_max, row_sum, row_out = part
   length = queries.shape[1]
@@ -81,6 +83,9 @@ def with_prefix(part, queries, prefix: kv_cache.Prefix):
   group_queries = queries[prefix.rows].reshape(prompts, group * length, *queries.shape[2:])
   group_visible = jnp.broadcast_to(prefix.visible[:, None],
                                    (prompts, group * length, prefix.visible.shape[1]))
+  if first is not None:
+    group_first = first[prefix.rows].reshape(prompts, group * length, 1)
+    group_visible &= jnp.arange(prefix.visible.shape[1]) >= group_first
 
   def by_row(x):
     """Converts [M, .., G S, ..] to [R, .., S, ..]."""

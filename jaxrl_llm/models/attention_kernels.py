@@ -17,17 +17,20 @@ LANES = 128  # of a TPU: head widths and blocks are multiples of it
 LARGEST_BLOCK = 512
 
 
-def splash(queries, keys, values, segments, interpret: bool = False):
+def splash(queries, keys, values, segments, interpret: bool = False, window: int = 0):
   """Attention on a TPU. Head widths and lengths are padded with zeros to full tiles.
 
   Args:
+    window: tokens that a token attends to, itself among them, whose positions are neighbours; 0:
+      all.
     interpret: runs the kernel's operations one by one on any device, for tests.
   """
   from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
 
   groups, length, size = queries.shape[2:]
   block = min(LARGEST_BLOCK, -(-length // LANES) * LANES)
-  kernel = _splash_kernel(keys.shape[1] * groups, length + -length % block, block, interpret)
+  kernel = _splash_kernel(keys.shape[1] * groups, length + -length % block, block, interpret,
+                          window)
   queries = (queries * size**-0.5).reshape(queries.shape[0], -1, length, size)
   tiles = [_padded(_padded(x, 2, block), 3, LANES) for x in (queries, keys, values)]
   ids = _padded(segments, 1, block)
@@ -37,13 +40,15 @@ def splash(queries, keys, values, segments, interpret: bool = False):
 
 
 @functools.cache
-def _splash_kernel(heads: int, length: int, block: int, interpret: bool):
+def _splash_kernel(heads: int, length: int, block: int, interpret: bool, window: int):
   from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_kernel,
     splash_attention_mask,
   )
 
   mask = splash_attention_mask.CausalMask((length, length))
+  if window:
+    mask = splash_attention_mask.LocalMask((length, length), (window - 1, 0), 0)
   sizes = splash_attention_kernel.BlockSizes(
       block_q=block, block_kv=block, block_kv_compute=block, block_q_dkv=block, block_kv_dkv=block,
       block_kv_dkv_compute=block, block_q_dq=block, block_kv_dq=block)

@@ -21,7 +21,8 @@ BLOCK = 512
 MASK_VALUE = jnp.finfo(jnp.float32).min
 
 
-def attend_blocks(queries, keys, values, segments, shared=None, block: int = BLOCK):
+def attend_blocks(queries, keys, values, segments, shared=None, positions=None,
+                  block: int = BLOCK, window: int = 0):
   """Attention of each token to its segment up to itself, in f32 inside.
 
   Args:
@@ -30,7 +31,9 @@ def attend_blocks(queries, keys, values, segments, shared=None, block: int = BLO
     segments: [R, S] int32, 0 at padding. A segment's tokens are neighbours in order.
     shared: [R, S] int32, an additional segment each token may attend to (a shared
       prompt); None: none.
+    positions: [R, S] int32, of each token in its segment, needed with a window.
     block: B; shorter rows are one block.
+    window: positions that a token attends to, its own among them; 0: all.
 
   Returns:
     [R, K, G, S, d] in the dtype of the queries; 0 at padding.
@@ -45,7 +48,9 @@ def attend_blocks(queries, keys, values, segments, shared=None, block: int = BLO
     return jnp.pad(x, widths)
 
   queries = padded(queries * size**-0.5, 3)
-  segment_ids = tuple(padded(x, 1) for x in (segments, segments if shared is None else shared))
+  segment_ids = [segments, segments if shared is None else shared]
+  segment_ids += [positions, positions - window + 1] if window else []
+  segment_ids = tuple(padded(x, 1) for x in segment_ids)
   out = _attend(block, queries, padded(keys, 2), padded(values, 2), segment_ids)
   return out[..., :length, :]
 
@@ -165,13 +170,18 @@ def _scores(queries, keys, mask, j, block: int):
 def _block_mask(segments, i, j, block: int):
   """Returns [R, B, B] bool: what the queries of block i see of the keys of block j.
 
-  `segments`: the segment of each token, and the additional one that it may attend to.
+  `segments`: the segment of each token, and the additional one that it may attend to; with a
+  window, its position and the first one that it attends to.
   """
   def block_slice(x, index):
     return lax.dynamic_slice_in_dim(x, index * block, block, 1)
 
-  q_segments, q_prefix = (block_slice(x, i)[..., None] for x in segments)
+  q_segments, q_prefix = (block_slice(x, i)[..., None] for x in segments[:2])
   kv_segments = block_slice(segments[0], j)[:, None]
   columns = jnp.arange(block)
   not_later = i * block + columns[:, None] >= j * block + columns
-  return not_later & ((q_segments == kv_segments) | (q_prefix == kv_segments)) & (q_segments > 0)
+  mask = not_later & ((q_segments == kv_segments) | (q_prefix == kv_segments)) & (q_segments > 0)
+  if len(segments) == 2:
+    return mask
+  positions, first = segments[2:]
+  return mask & (block_slice(positions, j)[:, None] >= block_slice(first, i)[..., None])

@@ -3,12 +3,14 @@
 Shapes: R rows, S tokens per row, T slots attended to, D width, H heads, K kv-heads, d head width.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from jaxrl_llm.config import ModelConfig
+from jaxrl_llm.config import ModelConfig, RopeScalingConfig
 from jaxrl_llm.models import int8, kv_cache, live_attention
 from jaxrl_llm.models.attention import attend, attend_shared
 from jaxrl_llm.models.rope import attention_factor, frequencies, rotate
@@ -26,6 +28,8 @@ MATRICES = {
     "up": (1, 1),
     "down": (1, 1),
 }
+
+ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True)}
 
 
 def weight(rngs: nnx.Rngs, shape: tuple[int, ...], axes: tuple[str, ...],
@@ -100,31 +104,56 @@ def multiply(x, matrix, constrain):
 
 
 class RMSNorm(nnx.Module):
-  """x / sqrt(mean(x^2) + epsilon) * scale over the last axis, computed in f32.
+  """x / sqrt(mean(x^2) + epsilon) * scale over the last axes, computed in f32.
+
+  Args:
+    sizes: of the axes that are normalised together.
+    axes: their logical names.
+    offset: whether 1 + scale multiplies (Gemma), which then starts at 0.
 
   Source: arXiv 1910.07467.
   """
 
-  def __init__(self, size: int, axis: str, epsilon: float):
-    self.scale = nnx.Param(jnp.ones(size, jnp.float32), axes=(axis,))
-    self.epsilon = epsilon
+  def __init__(self, sizes: tuple[int, ...], axes: tuple[str, ...], epsilon: float,
+               offset: bool = False):
+    self.scale = nnx.Param((jnp.zeros if offset else jnp.ones)(sizes, jnp.float32), axes=axes)
+    self.epsilon, self.offset = epsilon, offset
 
   def __call__(self, x):
-    full = x.astype(jnp.float32)
-    full = full * lax.rsqrt(jnp.mean(jnp.square(full), -1, keepdims=True) + self.epsilon)
-    return (full * self.scale[...]).astype(x.dtype)
+    full, scale = x.astype(jnp.float32), self.scale[...]
+    axes = tuple(range(-scale.ndim, 0))
+    full = full * lax.rsqrt(jnp.mean(jnp.square(full), axes, keepdims=True) + self.epsilon)
+    return (full * (1 + scale if self.offset else scale)).astype(x.dtype)
+
+
+def width_norm(cfg: ModelConfig) -> RMSNorm:
+  """Returns a norm of the residual stream."""
+  return RMSNorm((cfg.width,), ("embed",), cfg.norm_epsilon, cfg.norm_offset)
+
+
+def head_norm(cfg: ModelConfig, heads: int, axis: str) -> RMSNorm:
+  """Returns a norm of queries or keys: of each head, or of all together."""
+  sizes, axes = (heads, cfg.head_dim), (axis, "head_dim")
+  first = 0 if cfg.wide_qk_norm else 1
+  return RMSNorm(sizes[first:], axes[first:], cfg.norm_epsilon, cfg.norm_offset)
+
+
+def window_of(cfg: ModelConfig, layer: int) -> int:
+  """Returns the tokens that a token attends to in a layer, itself among them; 0: all."""
+  return 0 if layer in cfg.full_layers else cfg.window
 
 
 class Attention(nnx.Module):
   """Grouped-query attention with rotary positions.
 
   By config, projections have biases (Qwen2, and `attention_bias` of Llama and Qwen3), and queries
-  and keys are normalised (Qwen3).
+  and keys are normalised (Qwen3); a layer may have no rotary embedding (SmolLM3), or that of layers
+  with a window (Gemma 3).
   """
 
-  def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
+  def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs, layer: int = 0):
     width, size = cfg.width, cfg.head_dim
-    self.cfg = cfg
+    self.cfg, self.layer = cfg, layer
     kv_shape, kv_axes = (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim")
     self.query = matrix(cfg, rngs, (width, cfg.num_heads, size), ("embed", "heads", "head_dim"),
                         produced=2)
@@ -139,8 +168,8 @@ class Attention(nnx.Module):
     if cfg.out_bias:
       self.out_bias = zeros((width,), ("embed",))
     if cfg.qk_norm:
-      self.query_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
-      self.key_norm = RMSNorm(size, "head_dim", cfg.norm_epsilon)
+      self.query_norm = head_norm(cfg, cfg.num_heads, "heads")
+      self.key_norm = head_norm(cfg, cfg.num_kv_heads, "kv_heads")
 
   def __call__(self, x, positions, visible, layer_cache, index, constrain):
     """Returns (output [R, S, D], the layer's keys and values after this call).
@@ -158,10 +187,9 @@ class Attention(nnx.Module):
     queries, keys, values = self._project(x, constrain)
     if self.cfg.qk_norm:
       queries, keys = self.query_norm(queries), self.key_norm(keys)
-    frequency = frequencies(self.cfg.head_dim, self.cfg.rope_base, self.cfg.rope_scaling)
-    factor = attention_factor(self.cfg.rope_scaling)
-    queries = rotate(queries, positions, frequency, factor)
-    keys = rotate(keys, positions, frequency, factor)
+    queries, keys = self._rotated(queries, keys, positions)
+    if self.cfg.score_width is not None:  # what attends divides by the root of head_dim
+      queries = queries * (self.cfg.head_dim / self.cfg.score_width) ** 0.5
     # Where tokens are divided over devices, they are so up to here, and the heads are from here on.
     queries, keys, values = (constrain(x, ("rows", "length", "heads", "head_dim"))
                              for x in (queries, keys, values))
@@ -169,14 +197,32 @@ class Attention(nnx.Module):
     if isinstance(visible, live_attention.LiveRows):
       out, new_cache = live_attention.attend(queries, keys, values, layer_cache, visible, constrain)
     else:
-      out, new_cache = self._attend((queries, keys, values), visible, layer_cache, index, constrain)
+      first = None
+      if window := window_of(self.cfg, self.layer):
+        first = positions - window + 1
+      out, new_cache = self._attend((queries, keys, values), visible, layer_cache, index, constrain,
+                                    first)
     change = multiply(out.reshape(*x.shape[:-1], -1), self.out, constrain)
     if self.cfg.out_bias:
       change = change + self.out_bias[...].astype(x.dtype)
     return change, new_cache
 
-  def _attend(self, projections, visible, layer_cache, index, constrain):
-    """Returns (outputs [R, S, H, d], keys and values), of full rows or with a KVCache."""
+  def _rotated(self, queries, keys, positions):
+    """Returns queries and keys with the rotary embedding of this layer."""
+    cfg, base, scaling = self.cfg, self.cfg.rope_base, self.cfg.rope_scaling
+    if self.layer in cfg.no_rope_layers:
+      return queries, keys
+    if cfg.window_rope_base is not None and window_of(cfg, self.layer):
+      base, scaling = cfg.window_rope_base, RopeScalingConfig()
+    frequency, factor = frequencies(cfg.head_dim, base, scaling), attention_factor(scaling)
+    return tuple(rotate(x, positions, frequency, factor) for x in (queries, keys))
+
+  def _attend(self, projections, visible, layer_cache, index, constrain, first):
+    """Returns (outputs [R, S, H, d], keys and values), of full rows or with a KVCache.
+
+    Args:
+      first: [R, S], the first position that a token attends to; None without a window.
+    """
     queries, keys, values = projections
     keys, values = keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
     if layer_cache is not None:
@@ -186,10 +232,14 @@ class Attention(nnx.Module):
     if layer_cache is None:
       out = attend_rows(queries, keys, values, visible, constrain)
       out = constrain(out, ("rows", "length", "heads", "head_dim"))
-    elif len(layer_cache) == 2:
-      out = attend(queries, keys, values, visible)
     else:
-      out = attend_shared(queries, keys, values, visible, layer_cache[2])
+      cache, slots = (keys, values), visible.shape[2]
+      if slots < keys.shape[3]:
+        keys, values = (kv_cache.recent(x, index, slots, axis) for x, axis in zip(cache, (3, 2),
+                                                                                  strict=True))
+      if len(layer_cache) == 2:
+        return attend(queries, keys, values, visible), cache
+      return attend_shared(queries, keys, values, visible, layer_cache[2], first), cache
     return out, (keys, values)
 
   def _project(self, x, constrain):
@@ -206,16 +256,18 @@ class Attention(nnx.Module):
 
 
 class MLP(nnx.Module):
-  """SwiGLU: down(silu(gate(x)) * up(x)).
+  """down(activation(gate(x)) * up(x)), which is SwiGLU with `silu`.
 
   Source: arXiv 2002.05202.
   """
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
+    self.activation = cfg.activation
     self.gate = matrix(cfg, rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
     self.up = matrix(cfg, rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
     self.down = matrix(cfg, rngs, (cfg.mlp_width, cfg.width), ("mlp", "embed"), down_std(cfg))
 
   def __call__(self, x, constrain):
-    inner = jax.nn.silu(multiply(x, self.gate, constrain)) * multiply(x, self.up, constrain)
+    activation = ACTIVATIONS[self.activation]
+    inner = activation(multiply(x, self.gate, constrain)) * multiply(x, self.up, constrain)
     return multiply(constrain(inner, ("rows", "length", "mlp")), self.down, constrain)

@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.models.layers import RMSNorm, multiply, weight
+from jaxrl_llm.models.layers import multiply, weight, width_norm
 
 NAME = "mtp"  # the key of its parameters, next to the trunk's
 
@@ -25,11 +25,11 @@ class MtpModule(nnx.Module):
   """
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs, block: nnx.Module):
-    self.state_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
-    self.token_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
+    self.state_norm = width_norm(cfg)
+    self.token_norm = width_norm(cfg)
     self.projection = weight(rngs, (2 * cfg.width, cfg.width), ("joined", "embed"))
     self.block = block
-    self.norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
+    self.norm = width_norm(cfg)
 
   def join(self, hidden: Float[Array, "R S D"], following: Float[Array, "R S D"],
            constrain) -> Float[Array, "R S D"]:

@@ -1,6 +1,6 @@
-"""Decoder of the Qwen2, Qwen3, Llama 3 and Qwen3-MoE shapes.
+"""Decoder of the shapes that models/families names.
 
-Its blocks are pre-norm, with attention and then SwiGLU or experts. The modules are Flax NNX; other
+Its blocks have attention and then a gated MLP or experts. The modules are Flax NNX; other
 packages use `Model`, pure functions over a nested dict of parameters. The same block serves
 training, prefill and decode: positions and segments are explicit, and a cache, where given,
 supplies the keys and values of earlier tokens.
@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import kv_cache, live_attention, row_attention
 from jaxrl_llm.models.kv_cache import KVCache
-from jaxrl_llm.models.layers import MLP, Attention, RMSNorm, weight, zeros
+from jaxrl_llm.models.layers import MLP, Attention, weight, width_norm, window_of, zeros
 from jaxrl_llm.models.mtp import MtpModule
 from jaxrl_llm.models.row_cache import RowCache
 
@@ -46,12 +46,19 @@ def unconstrained(x: Array, axes: tuple) -> Array:
 
 
 class Block(nnx.Module):
-  """x + attention(norm(x)), and then x + mlp(norm(x))."""
+  """x + attention(norm(x)), and then x + mlp(norm(x)); or with the norms after (OLMo 2), as in
+  x + norm(attention(x)), or with both (Gemma 3).
+  """
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs, layer: int = 0):
-    self.attention_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
-    self.attention = Attention(cfg, rngs)
-    self.mlp_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
+    self.norms = cfg.norms
+    if cfg.norms != "after":
+      self.attention_norm = width_norm(cfg)
+    self.attention = Attention(cfg, rngs, layer)
+    if cfg.norms != "before":
+      self.attention_out_norm, self.mlp_out_norm = width_norm(cfg), width_norm(cfg)
+    if cfg.norms != "after":
+      self.mlp_norm = width_norm(cfg)
     experts = cfg.num_experts and layer not in cfg.dense_layers
     if experts:
       from jaxrl_llm.models.moe import MoE
@@ -63,13 +70,15 @@ class Block(nnx.Module):
 
     Arguments as `Attention.__call__`.
     """
-    attn_out, layer_cache = self.attention(self.attention_norm(x), positions, visible, layer_cache,
-                                           index, constrain)
-    x = constrain(x + attn_out, ("rows", "length", "embed_activation"))
-    if isinstance(self.mlp, MLP):
-      change, routing = self.mlp(self.mlp_norm(x), constrain), None
-    else:
-      change, routing = self.mlp(self.mlp_norm(x), constrain)
+    inputs = x if self.norms == "after" else self.attention_norm(x)
+    change, layer_cache = self.attention(inputs, positions, visible, layer_cache, index, constrain)
+    change = change if self.norms == "before" else self.attention_out_norm(change)
+    x = constrain(x + change, ("rows", "length", "embed_activation"))
+    inputs, routing = x if self.norms == "after" else self.mlp_norm(x), None
+    change = self.mlp(inputs, constrain)
+    if not isinstance(self.mlp, MLP):
+      change, routing = change
+    change = change if self.norms == "before" else self.mlp_out_norm(change)
     return constrain(x + change, ("rows", "length", "embed_activation")), (layer_cache, routing)
 
 
@@ -94,7 +103,7 @@ class Transformer(nnx.Module):
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
     self.cfg = cfg
     self.embedding = weight(rngs, (cfg.vocab_size, cfg.width), ("vocab", "embed"))
-    self.final_norm = RMSNorm(cfg.width, "embed", cfg.norm_epsilon)
+    self.final_norm = width_norm(cfg)
     if not cfg.tie_head:
       self.head = weight(rngs, (cfg.width, cfg.vocab_size), ("embed", "vocab"))
     if cfg.value_head:
@@ -111,22 +120,29 @@ class Transformer(nnx.Module):
 
     `columns` is None where no states are asked for; there are none then.
     """
-    positions, segments, packed, shared = places
+    positions, segments, _, _ = places
     dtype = jnp.dtype(self.cfg.compute_dtype)
     x = self.embedding[...][inputs] if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs
-    x = _laid_out(x.astype(dtype), constrain)
+    x = x.astype(dtype)
+    if self.cfg.embedding_scale:
+      x = x * jnp.asarray(self.cfg.width**0.5, dtype)
+    x = _laid_out(x, constrain)
     index = layers = None
     if cache is None:
-      visible = row_attention.rows(segments, self.cfg, constrain, packed=packed, shared=shared)
+      visible = self._rows(places, constrain)
     else:
       layers = (cache.keys, cache.values) + (() if cache.prefix is None else (cache.prefix,))
     if isinstance(cache, RowCache):
-      visible = live_attention.live_rows(cache.length, cache.keys[0], constrain)
+      visible = {0: live_attention.live_rows(cache.length, cache.keys[0], constrain)}
     elif cache is not None:
       index, cache = cache.index, kv_cache.record(cache, positions, segments)
-      not_later = cache.positions[:, None] <= positions[..., None]
+      distance = positions[..., None] - cache.positions[:, None]
       same_segment = cache.segments[:, None] == segments[..., None]
-      visible = not_later & same_segment & (segments[..., None] > 0)
+      earlier = (distance >= 0) & same_segment & (segments[..., None] > 0)
+      visible = {w: earlier & (distance < w) if w else earlier for w in self._windows()}
+      if cache.aligned and positions.shape[1] == 1:
+        visible = {w: kv_cache.recent(slots, index, w, 2) if 0 < w < earlier.shape[2] else
+                   slots for w, slots in visible.items()}
     run = self._scanned if self.cfg.scan_layers else self._unrolled
     entering = x if columns is None else _gather_columns(x, columns)
     x, (layers, routing, states) = run(x, (positions, visible, index), layers, constrain, columns)
@@ -138,16 +154,27 @@ class Transformer(nnx.Module):
 
   def ahead(self, hidden, tokens, places: Places, constrain, detached):
     """As `Model.ahead`, without the head."""
-    positions, segments, packed, _ = places
     table = self.embedding[...]
     if detached:
       hidden, table = lax.stop_gradient((hidden, table))
     following = table[jnp.roll(tokens, -1, 1)].astype(jnp.dtype(self.cfg.compute_dtype))
     x = self.mtp.join(hidden, _laid_out(following, constrain), constrain)
     graph, state = nnx.split(self.mtp.block)
-    visible = row_attention.rows(segments, self.cfg, constrain, packed=packed)
-    x, _ = _rematerialised(self.cfg, graph, constrain)(state, x, positions, visible, None, None)
+    visible = self._rows(places, constrain)[window_of(self.cfg, self.cfg.num_layers - 1)]
+    x, _ = _rematerialised(self.cfg, graph, constrain)(state, x, places.positions, visible, None,
+                                                          None)
     return self.mtp.norm(x)
+
+  def _windows(self) -> set[int]:
+    """Returns the windows that layers have, 0 where one has none."""
+    return {window_of(self.cfg, layer) for layer in range(self.cfg.num_layers)}
+
+  def _rows(self, places: Places, constrain):
+    """Returns what the tokens of full rows attend to, by the window of a layer."""
+    return {window: row_attention.rows(places.segments, self.cfg, constrain, packed=places.packed,
+                                       shared=places.shared, positions=places.positions,
+                                       window=window)
+            for window in self._windows()}
 
   def _unrolled(self, x, attended, layers, constrain, columns):
     positions, visible, index = attended
@@ -156,7 +183,8 @@ class Transformer(nnx.Module):
       graph, state = nnx.split(block)
       layer = None if layers is None else tuple(entry[i] for entry in layers)
       run = _rematerialised(self.cfg, graph, constrain)
-      x, ((k, v), used) = run(state, x, positions, visible, layer, index)
+      attended_to = visible[window_of(self.cfg, i)]
+      x, ((k, v), used) = run(state, x, positions, attended_to, layer, index)
       keys.append(k)
       values.append(v)
       routing += [] if used is None else [used]
@@ -166,6 +194,7 @@ class Transformer(nnx.Module):
 
   def _scanned(self, x, attended, layers, constrain, columns):
     positions, visible, index = attended
+    visible = visible[window_of(self.cfg, 0)]
     graph, state = nnx.split(self.blocks)
     run = _rematerialised(self.cfg, graph, constrain)
 

@@ -28,8 +28,11 @@ def heads_side_by_side(kind: str, model: Model, columns: int, compare: bool = Tr
   """
   cfg, device = model.config, live_attention.device_of(model.constrain)
   side = live_attention.side_by_side(cfg.head_dim, cfg.num_kv_heads)
-  if kind == WINDOWED or (kind == AUTO and (device.platform != "tpu" or not side)):
+  if kind == WINDOWED or (kind == AUTO and (device.platform != "tpu" or not side or cfg.window)):
     return 0
+  if cfg.window:
+    raise ConfigError(f"rollout.decode_attention = kernel with model.window = {cfg.window}: the "
+                      "kernel has no sliding window. Fix: rollout.decode_attention=auto.")
   if not side:
     raise ConfigError(
         f"rollout.decode_attention = kernel with {cfg.num_kv_heads} key-value heads of "

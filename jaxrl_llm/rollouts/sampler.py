@@ -95,9 +95,14 @@ def prefill(params, prompts: PromptBatch, model, group: int):
   tokens, length = prompts.tokens[::group], prompts.prompt_length[::group]
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)
-  cache = kv_cache.empty(model.config, *tokens.shape)
+  aligned, ends = model.config.window > 0, length - 1
+  if aligned:  # the prompts end in the same column, which a step's window may reach back over
+    by_row, offset = jax.vmap(jnp.roll), tokens.shape[1] - length
+    tokens, positions, segments = (by_row(x, offset) for x in (tokens, positions, segments))
+    ends = jnp.full_like(length, tokens.shape[1] - 1)
+  cache = kv_cache.empty(model.config, *tokens.shape).replace(aligned=aligned)
   hidden, cache = model.hidden(params, tokens, positions, segments, cache=cache)
-  last = jnp.take_along_axis(hidden, (length - 1)[:, None, None], axis=1)[:, 0]
+  last = jnp.take_along_axis(hidden, ends[:, None, None], axis=1)[:, 0]
   cache = kv_cache.repeat_rows(cache, group, stacked=model.config.scan_layers)
   return jnp.repeat(last, group, axis=0), cache
 

@@ -10,11 +10,13 @@ time); the values for accelerators are ours, not measured.
 import dataclasses
 import functools
 import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import jax
-from transformers import PreTrainedTokenizerBase
 
-from jaxrl_llm.config import Config, ConfigError
+from jaxrl_llm.config import Config, ConfigError, is_uniform
 from jaxrl_llm.fields import AUTO, options
 from jaxrl_llm.models import CheckpointError, hf
 from jaxrl_llm.tasks import make_task
@@ -50,7 +52,8 @@ def chosen(cfg: Config, platform: str = "") -> Config:
       "warm_start.steps": 0 if has_checkpoint else FRESH_STEPS,
       "model.compute_dtype": "bfloat16" if fast else "float32",
       "model.remat": "full" if fast else "none",
-      "model.scan_layers": has_checkpoint,
+      "model.scan_layers": has_checkpoint and "model.scan_layers" in keys and is_uniform(
+          _of_checkpoint(cfg.pretrained, hf.read_config)),
       "updates.shared_prompts": has_checkpoint,
   }
   cfg = _with(cfg, {key: values[key] for key in keys if key in values})
@@ -65,7 +68,7 @@ def chosen(cfg: Config, platform: str = "") -> Config:
 
 def _of_prompts(cfg: Config, keys: list[str]) -> Config:
   """Returns the config with the prompts' style and length."""
-  tokenizer = _tokenizer_of(cfg.pretrained) if cfg.pretrained else None
+  tokenizer = _of_checkpoint(cfg.pretrained, load_tokenizer) if cfg.pretrained else None
   if "task.prompt.style" in keys:
     style = "chat" if getattr(tokenizer, "chat_template", None) else "plain"
     cfg = _with(cfg, {"task.prompt.style": style})
@@ -75,14 +78,14 @@ def _of_prompts(cfg: Config, keys: list[str]) -> Config:
   return cfg
 
 
-def _tokenizer_of(pretrained: str) -> PreTrainedTokenizerBase:
-  """Returns the tokenizer of a checkpoint.
+def _of_checkpoint(pretrained: str, read: Callable[[Path], Any]):
+  """Returns what a function reads in the folder of a checkpoint, such as its tokenizer.
 
   Raises:
-    ConfigError: the checkpoint or its tokenizer cannot be read.
+    ConfigError: it cannot be read.
   """
   try:
-    return load_tokenizer(hf.base_directory(pretrained))
+    return read(hf.base_directory(pretrained))
   except (CheckpointError, OSError) as error:
     raise ConfigError(f"pretrained = {pretrained!r}: {error}") from error
 

@@ -17,6 +17,7 @@ from jaxrl_llm.config import (
   ParametersConfig,
   TeacherConfig,
   check_model,
+  is_uniform,
   load_plugins,
 )
 from jaxrl_llm.fields import Problems
@@ -208,7 +209,8 @@ def _make_teacher(pretrained: str, policy: ModelConfig, tokenizer: PreTrainedTok
   vocabulary = tokenizer.get_vocab()
   _check_tokens(pretrained, vocabulary, load_tokenizer(directory).get_vocab())
   _check_head(pretrained, max(vocabulary.values()) + 1, shapes.vocab_size)
-  model = dataclasses.replace(shapes, scan_layers=policy.scan_layers, attention=policy.attention,
+  stacked = policy.scan_layers and is_uniform(shapes)
+  model = dataclasses.replace(shapes, scan_layers=stacked, attention=policy.attention,
                               compute_dtype=policy.compute_dtype)
   return Teacher(pretrained, Model(model, parallel.Layout(mesh)), mesh)
 

@@ -6,7 +6,7 @@ from jaxrl_llm.models.families.family import Family
 from jaxrl_llm.registry import FAMILIES
 
 __all__ = ["FAMILIES", "Family", "family", "names", "register"]
-OURS = ("llama", "qwen2", "qwen3", "qwen3_moe")
+OURS = ("llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "olmo2", "smollm3", "gemma3_text")
 FAMILIES.files |= {name: f"{__name__}.{name}" for name in OURS}
 
 

@@ -8,7 +8,7 @@ from jaxrl_llm.config import ModelConfig
 # For each axis of a tensor, the axes of our parameter that are merged into it, by kind of weight.
 VECTOR, PLAIN, TRANSPOSED = ((0,),), ((0,), (1,)), ((1,), (0,))
 PROJECTION_IN, PROJECTION_OUT, PROJECTION_BIAS = ((1, 2), (0,)), ((2,), (0, 1)), ((0, 1),)
-Names = Mapping[str, tuple[str, tuple[tuple[int, ...], ...]]]
+Names = dict[str, tuple[str, tuple[tuple[int, ...], ...]]]
 
 # Our path -> (name of the tensor, axes): of parameters outside the blocks, of any block, of a dense
 # MLP and of a mixture, where {} is the expert.
@@ -44,13 +44,18 @@ GGUF: Mapping[str, str] = {
     "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj"}
-# Options that decide what a network computes, and not its sizes: their values in Llama, as a tuple
-# or as a function that says whether it has one.
-TRAITS: dict[str, Any] = {"qkv_bias": (False, True), "out_bias": (False, True),
-                            "qk_norm": (False,), "num_experts": (0,)}
+# Options that decide what a network computes, and not its sizes: their values in Llama, as a tuple,
+# a function that says whether it has one, or None for any.
+TRAITS: dict[str, Any] = {
+    "qkv_bias": (False, True), "out_bias": (False, True), "qk_norm": (False,), "num_experts": (0,),
+    "wide_qk_norm": (False,), "norms": ("before",), "norm_offset": (False,),
+    "activation": ("silu",), "embedding_scale": (False,), "score_width": (None,), "window": (0,),
+    "full_layers": ((),), "window_rope_base": (None,), "no_rope_layers": ((),)}
+# The activations of MLPs that transformers names.
+ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}
 
 
-def allow(**traits) -> Mapping[str, Any]:
+def allow(**traits) -> dict[str, Any]:
   """Returns `TRAITS` with other values of some options."""
   return TRAITS | traits
 
@@ -90,15 +95,27 @@ class Family:
     has_bias = self.bias_key and bool(getattr(hf, "attention_bias", False))
     return {"qkv_bias": has_bias, "out_bias": has_bias, "qk_norm": False}
 
-  def keys(self, cfg: ModelConfig) -> dict[str, Any]:
-    """Returns the keys of config.json beyond the sizes that every family has."""
+  def activation(self, hf) -> str:
+    """Returns the activation of the MLP's gate by transformers' name."""
+    return hf.hidden_act
+
+  def rope(self, hf) -> dict[str, Any]:
+    """Returns the rotary numbers of layers without a window."""
+    return hf.rope_parameters
+
+  def keys(self, cfg: ModelConfig, rope: dict[str, Any]) -> dict[str, Any]:
+    """Returns the keys of config.json beyond the sizes that every family has.
+
+    Args:
+      rope: as `rope` returns it.
+    """
     return {"attention_bias": cfg.out_bias} if self.bias_key else {}
 
   def computes(self, cfg: ModelConfig) -> bool:
     """Returns whether a config describes a network of this family."""
     def allowed(name: str, value) -> bool:
       values = self.traits[name]
-      return bool(values(value)) if callable(values) else value in values
+      return values is None or bool(values(value) if callable(values) else value in values)
 
     same_biases = not self.bias_key or cfg.qkv_bias == cfg.out_bias
     return same_biases and all(allowed(name, getattr(cfg, name)) for name in TRAITS)

@@ -28,8 +28,8 @@ class Qwen3Moe(Qwen3):
         expert_width=hf.moe_intermediate_size, normalize_router=hf.norm_topk_prob,
         dense_layers=dense)
 
-  def keys(self, cfg):
-    return super().keys(cfg) | {
+  def keys(self, cfg, rope):
+    return super().keys(cfg, rope) | {
         "num_experts": cfg.num_experts,
         "num_local_experts": cfg.num_experts,
         "decoder_sparse_step": 1,

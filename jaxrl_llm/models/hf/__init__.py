@@ -1,4 +1,4 @@
-"""Reads and writes Hugging Face checkpoints of Llama 3.x, Qwen2, Qwen2.5, Qwen3 and Qwen3-MoE."""
+"""Reads and writes Hugging Face checkpoints of the families in models/families."""
 
 from pathlib import Path
 

@@ -117,7 +117,7 @@ class Weights:
     self.tensors: dict[str, StoredTensor] = {}
     for name, (file, tensor) in stored.items():
       if name != FREQUENCIES:
-        full = _name(name, family.gguf)
+        full = _name(name, family.gguf or {})
         kind = tensor.tensor_type.name
         shape = tuple(int(n) for n in reversed(tensor.shape))
         self._stored[full] = name, tensor

@@ -12,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from jaxrl_llm.config import ConfigError, ModelConfig, RopeScalingConfig, check_model
 from jaxrl_llm.fields import options
 from jaxrl_llm.models import families
-from jaxrl_llm.models.families.family import TRAITS
+from jaxrl_llm.models.families.family import ACTIVATIONS, TRAITS
 from jaxrl_llm.models.hf.errors import CheckpointError
 
 MOST_LAYERS = 1000
@@ -97,15 +97,13 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def _unsupported(family: families.Family, hf, raw: dict) -> list[str]:
   """Returns the features in use that would make our logits differ from the checkpoint's."""
-  values = {name: getattr(hf, name, None) for name in ("hidden_act", "mlp_bias",
-                                                       "attention_dropout")}
-  rope = hf.rope_parameters
+  rope, activation, dropout = family.rope(hf), family.activation(hf), getattr(
+      hf, "attention_dropout", 0)
+  allowed = [ACTIVATIONS[name] for name in family.traits["activation"]]
   checks = [
-      (values["hidden_act"] != "silu",
-       f"hidden_act = {values['hidden_act']!r} (supported: 'silu')"),
-      (values["mlp_bias"], "mlp_bias = true"),
-      (values["attention_dropout"],
-       f"attention_dropout = {values['attention_dropout']} (supported: 0)"),
+      (activation not in allowed, f"hidden_act = {activation!r} (supported: {allowed[0]!r})"),
+      (getattr(hf, "mlp_bias", False), "mlp_bias = true"),
+      (dropout, f"attention_dropout = {dropout} (supported: 0)"),
       (rope["rope_type"] not in ROPES,
        f"rope_type = {rope['rope_type']!r} (supported: {', '.join(ROPES)})"),
       (rope.get("partial_rotary_factor", 1.0) != 1.0, "partial_rotary_factor other than 1"),
@@ -115,9 +113,8 @@ def _unsupported(family: families.Family, hf, raw: dict) -> list[str]:
   return [message for bad, message in checks if bad]
 
 
-def _rope_scaling(hf) -> RopeScalingConfig:
-  """Returns the stretching of transformers' config, whose defaults are filled in."""
-  rope = hf.rope_parameters
+def _rope_scaling(rope: dict[str, Any], hf) -> RopeScalingConfig:
+  """Returns the stretching of transformers' rotary numbers, whose defaults are filled in."""
   if rope["rope_type"] == "linear":
     return RopeScalingConfig(name="linear", factor=float(rope["factor"]))
   if rope["rope_type"] == "llama3":
@@ -145,6 +142,7 @@ def _mscale(factor: float, scale: float) -> float:
 
 
 def _from_hf(kind: str, family: families.Family, hf) -> ModelConfig:
+  rope = family.rope(hf)
   return ModelConfig(
       family=kind,
       vocab_size=hf.vocab_size,
@@ -154,8 +152,8 @@ def _from_hf(kind: str, family: families.Family, hf) -> ModelConfig:
       num_kv_heads=hf.num_key_value_heads,
       head_dim=getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads,
       mlp_width=hf.intermediate_size,
-      rope_base=float(hf.rope_parameters["rope_theta"]),
-      rope_scaling=_rope_scaling(hf),
+      rope_base=float(rope["rope_theta"]),
+      rope_scaling=_rope_scaling(rope, hf),
       norm_epsilon=float(hf.rms_norm_eps),
       tie_head=bool(hf.tie_word_embeddings),
       **family.options(hf),
@@ -229,12 +227,13 @@ def to_hf(cfg: ModelConfig, dtype: str, base: dict[str, Any]) -> dict[str, Any]:
       "num_attention_heads": cfg.num_heads,
       "num_key_value_heads": cfg.num_kv_heads,
       "head_dim": cfg.head_dim,
-      "hidden_act": "silu",
+      "hidden_act": ACTIVATIONS[cfg.activation],
       "rms_norm_eps": cfg.norm_epsilon,
       "tie_word_embeddings": cfg.tie_head,
   }
   of_base = base if base.get("model_type") == kind else {}
-  return defaults | of_base | ours | _rope_keys(cfg) | family.keys(cfg)
+  rope = _rope_keys(cfg)
+  return defaults | of_base | ours | rope | family.keys(cfg, rope["rope_parameters"])
 
 
 def _rope_keys(cfg: ModelConfig) -> dict[str, Any]:

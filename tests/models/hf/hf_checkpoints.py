@@ -42,6 +42,22 @@ FAMILIES = {
     "qwen2_yarn": ("qwen2", dict(tie_word_embeddings=False, rope_parameters=YARN)),
     "llama_yarn": ("llama", dict(tie_word_embeddings=False, rope_parameters=YARN | {
         "beta_fast": 8, "beta_slow": 2, "mscale": 1.2, "mscale_all_dim": 0.6, "truncate": False})),
+    "mistral": ("mistral", dict(tie_word_embeddings=False, sliding_window=6, head_dim=16)),
+    "mistral_full": ("mistral", dict(tie_word_embeddings=True, sliding_window=None)),
+    "olmo2": ("olmo2", dict(tie_word_embeddings=False, rope_theta=5e5)),
+    "olmo2_tied": ("olmo2", dict(tie_word_embeddings=True, attention_bias=True)),
+    "smollm3": ("smollm3", dict(tie_word_embeddings=True, num_hidden_layers=5)),
+    "smollm3_untied": ("smollm3", dict(tie_word_embeddings=False, num_hidden_layers=2,
+                                       no_rope_layers=[0, 1])),
+    "gemma3": ("gemma3_text", dict(tie_word_embeddings=True, num_hidden_layers=4, head_dim=16,
+                                   sliding_window=6, sliding_window_pattern=3,
+                                   query_pre_attn_scalar=24)),
+    "gemma3_stretched": ("gemma3_text", dict(
+        tie_word_embeddings=True, num_hidden_layers=2, head_dim=16, sliding_window=9,
+        layer_types=["full_attention", "sliding_attention"], query_pre_attn_scalar=16,
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e3}})),
 }
 
 

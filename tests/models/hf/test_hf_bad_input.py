@@ -81,8 +81,8 @@ def refused(directory, *parts, **more):
 
 
 @pytest.mark.parametrize(("changes", "parts"), [
-    ({"model_type": "gpt2"}, ("model_type = 'gpt2'", "llama, qwen2, qwen3, qwen3_moe")),
-    ({"model_type": None}, ("model_type = None", "llama, qwen2, qwen3, qwen3_moe")),
+    ({"model_type": "gpt2"}, ("model_type = 'gpt2'", "llama, qwen2, qwen3, qwen3_moe, mistral")),
+    ({"model_type": None}, ("model_type = None", "llama, qwen2, qwen3, qwen3_moe, mistral")),
     ({"architectures": ["Qwen3ForSequenceClassification"]},
      ("Qwen3ForSequenceClassification", "Qwen3ForCausalLM")),
     ({"hidden_act": "gelu", "attention_dropout": 0.5},

@@ -153,7 +153,8 @@ class Attention(nnx.Module):
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs, layer: int = 0):
     width, size = cfg.width, cfg.head_dim
-    self.cfg, self.layer = cfg, layer
+    self.cfg, self.window = cfg, window_of(cfg, layer)
+    self.has_rope = layer not in cfg.no_rope_layers
     kv_shape, kv_axes = (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim")
     self.query = matrix(cfg, rngs, (width, cfg.num_heads, size), ("embed", "heads", "head_dim"),
                         produced=2)
@@ -177,7 +178,8 @@ class Attention(nnx.Module):
     Args:
       x: [R, S, D].
       positions: [R, S] int32.
-      visible: with a KVCache, [R, S, T] bool as in `attend`; with a RowCache,
+      visible: with a KVCache, [R, S, T] bool as in `attend`, or of its T most recent slots; with a
+        RowCache,
         live_attention.LiveRows; without one, row_attention.Rows.
       layer_cache: (keys, values) of this layer, with a kv_cache.Prefix as third entry where prompts
         are shared; None without a cache.
@@ -197,9 +199,7 @@ class Attention(nnx.Module):
     if isinstance(visible, live_attention.LiveRows):
       out, new_cache = live_attention.attend(queries, keys, values, layer_cache, visible, constrain)
     else:
-      first = None
-      if window := window_of(self.cfg, self.layer):
-        first = positions - window + 1
+      first = positions - self.window + 1 if self.window else None
       out, new_cache = self._attend((queries, keys, values), visible, layer_cache, index, constrain,
                                     first)
     change = multiply(out.reshape(*x.shape[:-1], -1), self.out, constrain)
@@ -210,9 +210,9 @@ class Attention(nnx.Module):
   def _rotated(self, queries, keys, positions):
     """Returns queries and keys with the rotary embedding of this layer."""
     cfg, base, scaling = self.cfg, self.cfg.rope_base, self.cfg.rope_scaling
-    if self.layer in cfg.no_rope_layers:
+    if not self.has_rope:
       return queries, keys
-    if cfg.window_rope_base is not None and window_of(cfg, self.layer):
+    if cfg.window_rope_base is not None and self.window:
       base, scaling = cfg.window_rope_base, RopeScalingConfig()
     frequency, factor = frequencies(cfg.head_dim, base, scaling), attention_factor(scaling)
     return tuple(rotate(x, positions, frequency, factor) for x in (queries, keys))
@@ -229,18 +229,17 @@ class Attention(nnx.Module):
       keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)
     heads = ("rows", "attending_heads", None, None)
     keys, values = jax.tree.map(lambda x: constrain(x, heads), (keys, values))
+    new_cache = keys, values
     if layer_cache is None:
       out = attend_rows(queries, keys, values, visible, constrain)
-      out = constrain(out, ("rows", "length", "heads", "head_dim"))
-    else:
-      cache, slots = (keys, values), visible.shape[2]
-      if slots < keys.shape[3]:
-        keys, values = (kv_cache.recent(x, index, slots, axis) for x, axis in zip(cache, (3, 2),
-                                                                                  strict=True))
-      if len(layer_cache) == 2:
-        return attend(queries, keys, values, visible), cache
-      return attend_shared(queries, keys, values, visible, layer_cache[2], first), cache
-    return out, (keys, values)
+      return constrain(out, ("rows", "length", "heads", "head_dim")), new_cache
+    slots = visible.shape[2]
+    if slots < keys.shape[3]:
+      keys = kv_cache.recent(keys, index, slots, 3)
+      values = kv_cache.recent(values, index, slots, 2)
+    if len(layer_cache) == 2:
+      return attend(queries, keys, values, visible), new_cache
+    return attend_shared(queries, keys, values, visible, layer_cache[2], first), new_cache
 
   def _project(self, x, constrain):
     """Returns queries [R, S, H, d], keys and values [R, S, K, d]."""

@@ -1,4 +1,4 @@
-"""Families of checkpoints: gradients, packing, windows and decoding, and that wrong networks fail."""
+"""Families of checkpoints: gradients, packing, windows and decoding; wrong networks fail."""
 
 import dataclasses
 import functools

@@ -14,6 +14,13 @@ AUTO, KERNEL, WINDOWED = "auto", "kernel", "windowed"
 logger = logging.getLogger(__name__)
 
 
+def check(kind: str, window: int) -> None:
+  """Raises ConfigError if the kernel is asked for and layers have a sliding window."""
+  if kind == KERNEL and window:
+    raise ConfigError(f"rollout.decode_attention = kernel with model.window = {window}: the "
+                      "kernel has no sliding window. Fix: rollout.decode_attention=auto.")
+
+
 def heads_side_by_side(kind: str, model: Model, columns: int, compare: bool = True) -> int:
   """Returns how many heads the cache has side by side for the kernel; 0: the window is read.
 
@@ -30,9 +37,7 @@ def heads_side_by_side(kind: str, model: Model, columns: int, compare: bool = Tr
   side = live_attention.side_by_side(cfg.head_dim, cfg.num_kv_heads)
   if kind == WINDOWED or (kind == AUTO and (device.platform != "tpu" or not side or cfg.window)):
     return 0
-  if cfg.window:
-    raise ConfigError(f"rollout.decode_attention = kernel with model.window = {cfg.window}: the "
-                      "kernel has no sliding window. Fix: rollout.decode_attention=auto.")
+  check(kind, cfg.window)
   if not side:
     raise ConfigError(
         f"rollout.decode_attention = kernel with {cfg.num_kv_heads} key-value heads of "

@@ -23,6 +23,7 @@ from jaxrl_llm.config import (
 from jaxrl_llm.fields import Problems
 from jaxrl_llm.models import CheckpointError, Model, hf, row_attention, trainable
 from jaxrl_llm.parallel import divisions
+from jaxrl_llm.rollouts import decode_attention
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
 from jaxrl_llm.types import Task
 from jaxrl_llm.wiring.learner import Learner, make_learner
@@ -93,6 +94,8 @@ def build_learner(cfg: Config, devices=None, *,
   with problems:
     if mesh is not None:
       row_attention.check(cfg.model, mesh.devices.flat[0].platform)
+  with problems:
+    decode_attention.check(cfg.rollout.decode_attention, cfg.model.window)
   with problems:
     divisions.check_heads(cfg.model.num_kv_heads, cfg.mesh)
   task = checked_task(TaskSections.of(cfg), tokenizer, problems, training=training)

@@ -134,7 +134,8 @@ def test_shards_smaller_than_a_tensor(max_shard_bytes, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checkpoint", ["qwen2_untied", "qwen3_moe"], indirect=True)
+@pytest.mark.parametrize("checkpoint", ["qwen2_untied", "qwen3_moe", "olmo2", "gemma3"],
+                         indirect=True)
 def test_on_a_mesh(checkpoint, mesh):
   model, params, _ = load_pretrained(checkpoint.directory, mesh=mesh)
   assert any(

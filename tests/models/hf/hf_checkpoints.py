@@ -46,7 +46,7 @@ FAMILIES = {
     "mistral_full": ("mistral", dict(tie_word_embeddings=True, sliding_window=None)),
     "olmo2": ("olmo2", dict(tie_word_embeddings=False, rope_theta=5e5)),
     "olmo2_tied": ("olmo2", dict(tie_word_embeddings=True, attention_bias=True)),
-    "smollm3": ("smollm3", dict(tie_word_embeddings=True, num_hidden_layers=5)),
+    "smollm3": ("smollm3", dict(tie_word_embeddings=True, num_hidden_layers=4)),
     "smollm3_untied": ("smollm3", dict(tie_word_embeddings=False, num_hidden_layers=2,
                                        no_rope_layers=[0, 1])),
     "gemma3": ("gemma3_text", dict(tie_word_embeddings=True, num_hidden_layers=4, head_dim=16,

@@ -292,7 +292,7 @@ REFUSED = {
     "both directions": ("gemma3", {"use_bidirectional_attention": True},
                         "use_bidirectional_attention"),
     "another activation": ("gemma3", {"hidden_activation": "relu"}, "hidden_act = 'relu'"),
-    "windows of SmolLM3": ("smollm3", {"layer_types": ["sliding_attention"] * 5},
+    "windows of SmolLM3": ("smollm3", {"layer_types": ["sliding_attention"] * 4},
                            "sliding-window attention in use"),
     "another shape": ("olmo2", {"model_type": "olmo"}, "model_type = 'olmo' is not supported"),
 }

@@ -7,6 +7,7 @@ depend on the other rows, on their order or on the number of devices.
 
 import functools
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax

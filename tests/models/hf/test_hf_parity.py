@@ -21,6 +21,7 @@ from jaxrl_llm.types import PromptBatch, Sampling
 ROWS, LENGTH, NEW = 4, 40, 64
 PROMPTS = [[3, 14, 15, 9, 26, 5], [35], [8, 9, 7, 9, 32, 38, 46, 26, 43]]
 QUICK = {"qwen3_untied", "llama"}  # families
+REPEATING = {"olmo2_tied"}  # its random weights choose the same few tokens
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,8 @@ def test_logits(checkpoint):
       assert_equal_logits(forward(model)(moved), theirs)
 
 
-@pytest.mark.parametrize("checkpoint", quick_for({"qwen3_untied"}, hf.FAMILIES), indirect=True)
+@pytest.mark.parametrize("checkpoint", quick_for(
+    {"qwen3_untied"}, [name for name in hf.FAMILIES if name not in REPEATING]), indirect=True)
 def test_greedy_continuation(checkpoint):
   """Prompts of different lengths in one padded batch, through prefill, cache and decode loop."""
   model, params, _ = load_pretrained(checkpoint.directory)

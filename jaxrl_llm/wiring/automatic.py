@@ -78,16 +78,16 @@ def _of_prompts(cfg: Config, keys: list[str]) -> Config:
   return cfg
 
 
-def _of_checkpoint(pretrained: str, read: Callable[[Path], Any]):
+def _of_checkpoint(checkpoint: str, read: Callable[[Path], Any]):
   """Returns what a function reads in the folder of a checkpoint, such as its tokenizer.
 
   Raises:
     ConfigError: it cannot be read.
   """
   try:
-    return read(hf.base_directory(pretrained))
+    return read(hf.base_directory(checkpoint))
   except (CheckpointError, OSError) as error:
-    raise ConfigError(f"pretrained = {pretrained!r}: {error}") from error
+    raise ConfigError(f"pretrained = {checkpoint!r}: {error}") from error
 
 
 def _longest_prompt(cfg: Config, tokenizer) -> int:
@@ -110,9 +110,11 @@ def automatic_keys(cfg) -> list[str]:
           if field.metadata.get("auto") and getattr(section, key) == AUTO]
 
 
-def line(before: Config, after: Config) -> str:
-  """Returns what was chosen, as flags that would choose the same; empty: nothing was."""
-  flags = [f"{key}={_value(after, key)}" for key in automatic_keys(before)]
+def line(cfg: Config, final: Config) -> str:
+  """Returns what `final` has in place of each `auto` of `cfg`, as flags that would choose the same;
+  empty: there is none.
+  """
+  flags = [f"{key}={_value(final, key)}" for key in automatic_keys(cfg)]
   return "" if not flags else f"auto: {' '.join(flags)} (--config.<key>=<value> overrides)"
 
 

@@ -14,11 +14,11 @@ meanings of a plugin's metrics, `statistic_column` the name of a column that the
 """
 
 from jaxrl_llm.grading.grading import register as verifier
-from jaxrl_llm.models.families import register as family
 from jaxrl_llm.objective.advantages import register as advantage
 from jaxrl_llm.objective.aggregation import register as aggregation
 from jaxrl_llm.objective.estimators import register as estimator
 from jaxrl_llm.objective.terms import register as loss_term
+from jaxrl_llm.registry import FAMILIES
 from jaxrl_llm.reporting.glossary import register as metrics
 from jaxrl_llm.reporting.metric_writers import register as metric_writer
 from jaxrl_llm.rollouts.backends import register as backend
@@ -32,6 +32,8 @@ from jaxrl_llm.training.columns import register as column
 from jaxrl_llm.training.columns import register_statistic as statistic_column
 from jaxrl_llm.training.optimizers import register as optimizer
 from jaxrl_llm.training.transforms import register as update_transform
+
+family = FAMILIES.register  # a subclass of models.families.Family, by its `model_type`
 
 __all__ = [
     "advantage", "aggregation", "backend", "column", "environment", "estimator", "family",

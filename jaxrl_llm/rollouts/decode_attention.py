@@ -8,7 +8,7 @@ them; no kernel is needed. Before a run's first use of the kernel its device com
 import logging
 
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.models import Model, kv_cache, live_attention, live_comparison
+from jaxrl_llm.models import Model, kv_cache, live_attention
 
 AUTO, KERNEL, WINDOWED = "auto", "kernel", "windowed"
 logger = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ def heads_side_by_side(kind: str, model: Model, columns: int, compare: bool = Tr
         f"rollout.decode_attention = kernel with {cfg.num_kv_heads} key-value heads of "
         f"{cfg.head_dim}: allowed are widths of a multiple of 128, or as many heads as fill it. "
         "Fix: rollout.decode_attention=auto.")
+  from jaxrl_llm.models import live_comparison  # of runs with the kernel
+
   shapes = cfg.num_heads, cfg.num_kv_heads, cfg.head_dim, kv_cache.dtype(cfg).name
   difference = 0.0
   if compare:

@@ -94,8 +94,9 @@ def run(cfg: Config, directory: str | Path,
   workdir.check(directory, to_dict(resolved))
   processes.from_main("inputs", lambda: inputs.check(directory, resolved))
   cfg, task, learner, sampler = setup.build(resolved)
-  setup.log_sampling(cfg.pretrained,
-                     {"temperature": cfg.rollout.temperature, **cfg.vocabulary.rules})
+  if cfg.pretrained:
+    setup.log_sampling(cfg.pretrained,
+                       {"temperature": cfg.rollout.temperature, **cfg.vocabulary.rules})
   loop = make_loop(cfg, task, learner, sampler)
 
   def claimed() -> Path:

@@ -1,23 +1,13 @@
 """The families of checkpoints, a file each: from Hugging Face's config and tensors to ours and
-back. `register` is the door to a plugin's.
+back. A plugin registers one by `register.family`.
 """
 
 from jaxrl_llm.models.families.family import Family
 from jaxrl_llm.registry import FAMILIES
 
-__all__ = ["FAMILIES", "Family", "family", "names", "register"]
+__all__ = ["FAMILIES", "Family", "family", "names"]
 OURS = ("llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "olmo2", "smollm3", "gemma3_text")
 FAMILIES.files |= {name: f"{__name__}.{name}" for name in OURS}
-
-
-def register(name: str, *, replace: bool = False):
-  """Returns a decorator that enters a subclass of `Family`.
-
-  Args:
-    name: `model_type` of config.json.
-    replace: as in `registry.Table.register`.
-  """
-  return FAMILIES.register(name, replace=replace)
 
 
 def family(name: str) -> Family:

@@ -3,15 +3,15 @@
 Source: arXiv 2503.19786, section 2, and its published configs.
 """
 
-from jaxrl_llm.models.families import register
 from jaxrl_llm.models.families.family import ACTIVATIONS, LAYER, VECTOR, Family, allow
+from jaxrl_llm.registry import FAMILIES
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 OPTIONS = {"qk_norm": True, "norms": "both", "norm_offset": True, "activation": "gelu_tanh",
            "embedding_scale": True}
 
 
-@register("gemma3_text")
+@FAMILIES.register("gemma3_text")
 class Gemma3Text(Family):
   """Windows and their rotary base are of the layers that `layer_types` calls sliding."""
 

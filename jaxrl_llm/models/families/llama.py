@@ -1,10 +1,10 @@
 """Llama 3.x, and what has its shape: SmolLM2, among others."""
 
-from jaxrl_llm.models.families import register
 from jaxrl_llm.models.families.family import GGUF, Family
+from jaxrl_llm.registry import FAMILIES
 
 
-@register("llama")
+@FAMILIES.register("llama")
 class Llama(Family):
   """As `Family`."""
 

@@ -1,10 +1,10 @@
 """Mistral: Llama with a sliding window in all layers, or in none, as newer models have it."""
 
-from jaxrl_llm.models.families import register
 from jaxrl_llm.models.families.family import Family, allow
+from jaxrl_llm.registry import FAMILIES
 
 
-@register("mistral")
+@FAMILIES.register("mistral")
 class Mistral(Family):
   """As Llama, with that window and without biases."""
 

@@ -3,11 +3,11 @@
 Source: arXiv 2501.00656, section 2.
 """
 
-from jaxrl_llm.models.families import register
 from jaxrl_llm.models.families.family import LAYER, PROJECTION_BIAS, VECTOR, Family, allow
+from jaxrl_llm.registry import FAMILIES
 
 
-@register("olmo2")
+@FAMILIES.register("olmo2")
 class Olmo2(Family):
   """As Llama, with those norms."""
 

@@ -1,10 +1,10 @@
 """Qwen2 and Qwen2.5: biases of queries, keys and values."""
 
-from jaxrl_llm.models.families import register
 from jaxrl_llm.models.families.family import GGUF, Family, allow
+from jaxrl_llm.registry import FAMILIES
 
 
-@register("qwen2")
+@FAMILIES.register("qwen2")
 class Qwen2(Family):
   """As Llama, with those biases."""
 

@@ -1,10 +1,10 @@
 """Qwen3: queries and keys are normalised, head by head."""
 
-from jaxrl_llm.models.families import register
 from jaxrl_llm.models.families.family import GGUF, Family, allow
+from jaxrl_llm.registry import FAMILIES
 
 
-@register("qwen3")
+@FAMILIES.register("qwen3")
 class Qwen3(Family):
   """As Llama, with that norm."""
 

@@ -1,11 +1,11 @@
 """Qwen3-MoE: Qwen3 with experts in all layers, or in all but some."""
 
-from jaxrl_llm.models.families import register
 from jaxrl_llm.models.families.family import allow
 from jaxrl_llm.models.families.qwen3 import Qwen3
+from jaxrl_llm.registry import FAMILIES
 
 
-@register("qwen3_moe")
+@FAMILIES.register("qwen3_moe")
 class Qwen3Moe(Qwen3):
   """As Qwen3, with experts."""
 

@@ -3,11 +3,11 @@
 Source: arXiv 2501.18795 (layers without it), and SmolLM3's published config.
 """
 
-from jaxrl_llm.models.families import register
 from jaxrl_llm.models.families.family import Family, allow
+from jaxrl_llm.registry import FAMILIES
 
 
-@register("smollm3")
+@FAMILIES.register("smollm3")
 class SmolLM3(Family):
   """As Llama, without that embedding where `no_rope_layers` of config.json has a 0."""
 

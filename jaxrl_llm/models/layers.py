@@ -229,12 +229,13 @@ class Attention(nnx.Module):
       keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)
     heads = ("rows", "attending_heads", None, None)
     keys, values = jax.tree.map(lambda x: constrain(x, heads), (keys, values))
-    new_cache = keys, values
     if layer_cache is None:
       out = attend_rows(queries, keys, values, visible, constrain)
-      return constrain(out, ("rows", "length", "heads", "head_dim")), new_cache
-    slots = visible.shape[2]
+      return constrain(out, ("rows", "length", "heads", "head_dim")), (keys, values)
+    new_cache, slots = (keys, values), visible.shape[2]
     if slots < keys.shape[3]:
+      # A compiler that writes and reads the slots in one loop would copy the entire cache.
+      keys, values = new_cache = lax.optimization_barrier(new_cache)
       keys = kv_cache.recent(keys, index, slots, 3)
       values = kv_cache.recent(values, index, slots, 2)
     if len(layer_cache) == 2:

@@ -122,8 +122,6 @@ class KVCache:
     index: scalar int32, the next slot to write.
     prefix: per layer the prompts that rows attend to in addition to their slots; None without
       shared prompts, and always with scanned layers.
-    aligned: whether each row's tokens are in neighbouring slots, the last of them before `index`,
-      so that a step reads no slot before its window.
   """
 
   keys: tuple
@@ -132,7 +130,6 @@ class KVCache:
   segments: Int[Array, "B S"]
   index: Int[Array, ""]
   prefix: "tuple[Prefix, ...] | None" = None
-  aligned: bool = struct.field(pytree_node=False, default=False)
 
 
 def empty(cfg: ModelConfig, rows: int, slots: int) -> KVCache:
@@ -185,13 +182,6 @@ def record(cache: KVCache, positions: Int[Array, "B T"], segments: Int[Array, "B
   return cache.replace(positions=written(cache.positions, positions),
                        segments=written(cache.segments, segments),
                        index=cache.index + positions.shape[1])
-
-
-def recent(x: Array | Int8, index: Array, slots: int, axis: int) -> Array | Int8:
-  """Returns the last `slots` slots up to slot `index`, or the first ones if there are fewer."""
-  cut = functools.partial(lax.dynamic_slice_in_dim, start_index=jnp.maximum(index + 1 - slots, 0),
-                          slice_size=slots, axis=axis)
-  return jax.tree.map(cut, x)
 
 
 def write(keys: Array | Int8, values: Array | Int8, new_keys: Array, new_values: Array,

@@ -178,8 +178,7 @@ class Attention(nnx.Module):
     Args:
       x: [R, S, D].
       positions: [R, S] int32.
-      visible: with a KVCache, [R, S, T] bool as in `attend`, or of its T most recent slots; with a
-        RowCache,
+      visible: with a KVCache, [R, S, T] bool as in `attend`; with a RowCache,
         live_attention.LiveRows; without one, row_attention.Rows.
       layer_cache: (keys, values) of this layer, with a kv_cache.Prefix as third entry where prompts
         are shared; None without a cache.
@@ -231,16 +230,12 @@ class Attention(nnx.Module):
     keys, values = jax.tree.map(lambda x: constrain(x, heads), (keys, values))
     if layer_cache is None:
       out = attend_rows(queries, keys, values, visible, constrain)
-      return constrain(out, ("rows", "length", "heads", "head_dim")), (keys, values)
-    new_cache, slots = (keys, values), visible.shape[2]
-    if slots < keys.shape[3]:
-      # A compiler that writes and reads the slots in one loop would copy the entire cache.
-      keys, values = new_cache = lax.optimization_barrier(new_cache)
-      keys = kv_cache.recent(keys, index, slots, 3)
-      values = kv_cache.recent(values, index, slots, 2)
-    if len(layer_cache) == 2:
-      return attend(queries, keys, values, visible), new_cache
-    return attend_shared(queries, keys, values, visible, layer_cache[2], first), new_cache
+      out = constrain(out, ("rows", "length", "heads", "head_dim"))
+    elif len(layer_cache) == 2:
+      out = attend(queries, keys, values, visible)
+    else:
+      out = attend_shared(queries, keys, values, visible, layer_cache[2], first)
+    return out, (keys, values)
 
   def _project(self, x, constrain):
     """Returns queries [R, S, H, d], keys and values [R, S, K, d]."""

@@ -45,7 +45,7 @@ def of_slots(cache: KVCache, start: int = 0) -> RowCache:
 
 
 def window(cache: RowCache, rows: Int[Array, " C"] | None, length: Int[Array, " C"],
-           position: Int[Array, " C"], columns: int, more: int, aligned: bool = False) -> KVCache:
+           position: Int[Array, " C"], columns: int, more: int) -> KVCache:
   """Returns a KVCache of some rows: their first columns as slots, then `more` slots to write.
 
   Args:
@@ -53,22 +53,18 @@ def window(cache: RowCache, rows: Int[Array, " C"] | None, length: Int[Array, " 
     length: tokens of each of them, at most `columns`.
     position: of the token that follows a row's last one.
     columns: static, how many are copied.
-    aligned: whether they are moved to end before the slots to write, as in `KVCache`.
   """
-  offset = columns - length if aligned else jnp.zeros_like(length)
 
   def part(x):
     x = x[:, :, :columns]
     x = x if rows is None else x.at[rows].get(mode="clip")
-    if aligned:
-      x = jax.vmap(lambda row, by: jnp.roll(row, by, 1))(x, offset)
     return jnp.pad(x, [(0, more * (i == 2)) for i in range(x.ndim)])
 
   keys, values = jax.tree.map(part, (cache.keys, cache.values))
-  column = jnp.arange(columns + more) - offset[:, None]
-  written = (column >= 0) & (column < length[:, None])
-  return KVCache(jax.tree.map(_turned, keys), values, (position - length)[:, None] + column,
-                 written.astype(jnp.int32), jnp.int32(columns), aligned=aligned)
+  slot = jnp.arange(columns + more)
+  return KVCache(jax.tree.map(_turned, keys), values,
+                 (position - length)[:, None] + slot, (slot < length[:, None]).astype(jnp.int32),
+                 jnp.int32(columns))
 
 
 def put(old: Array, new: Array, to: Int[Array, " C"], source: Int[Array, " C"],

@@ -140,9 +140,6 @@ class Transformer(nnx.Module):
       same_segment = cache.segments[:, None] == segments[..., None]
       earlier = (distance >= 0) & same_segment & (segments[..., None] > 0)
       visible = {w: earlier & (distance < w) if w else earlier for w in self._windows()}
-      if cache.aligned and positions.shape[1] == 1:
-        visible = {w: kv_cache.recent(slots, index, w, 2) if 0 < w < earlier.shape[2] else
-                   slots for w, slots in visible.items()}
     run = self._scanned if self.cfg.scan_layers else self._unrolled
     entering = x if columns is None else _gather_columns(x, columns)
     x, (layers, routing, states) = run(x, (positions, visible, index), layers, constrain, columns)

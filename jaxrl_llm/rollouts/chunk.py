@@ -138,8 +138,7 @@ class Decoder:
     if self.kernel:
       return self._steps(params, cache, shared, inputs, draw, rules)
     copied = self.lay(row_cache.window(cache, inputs.slots, inputs.length, inputs.position,
-                                       inputs.columns, self.chunk,
-                                       aligned=self.model.config.window > 0))
+                                       inputs.columns, self.chunk))
     copied, sampled = self._steps(params, copied, shared, inputs, draw, rules)
     new = row_cache.of_slots(copied, inputs.columns)
     return jax.tree.map(lambda old, new: self._enter(old, new, inputs), cache, new), sampled

@@ -7,7 +7,6 @@ depend on the other rows, on their order or on the number of devices.
 
 import functools
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
@@ -16,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import kv_cache
 from jaxrl_llm.rollouts.assembly import Completions, assemble
-from jaxrl_llm.rollouts.next_token import RULES, row_keys, sample_token
+from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Rollout, Sampling
 
 
@@ -33,7 +32,7 @@ class _Loop:
 
 
 def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, model,
-             cfg: SamplerConfig, rules: frozenset[str] = RULES) -> Rollout:
+             cfg: SamplerConfig, rules: frozenset[str] | None = None) -> Rollout:
   """Samples completions. The key is consumed.
 
   Args:
@@ -96,14 +95,9 @@ def prefill(params, prompts: PromptBatch, model, group: int):
   tokens, length = prompts.tokens[::group], prompts.prompt_length[::group]
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)
-  aligned, ends = model.config.window > 0, length - 1
-  if aligned:  # the prompts end in the same column, which a step's window may reach back over
-    by_row, offset = jax.vmap(jnp.roll), tokens.shape[1] - length
-    tokens, positions, segments = (by_row(x, offset) for x in (tokens, positions, segments))
-    ends = jnp.full_like(length, tokens.shape[1] - 1)
-  cache = kv_cache.empty(model.config, *tokens.shape).replace(aligned=aligned)
+  cache = kv_cache.empty(model.config, *tokens.shape)
   hidden, cache = model.hidden(params, tokens, positions, segments, cache=cache)
-  last = jnp.take_along_axis(hidden, ends[:, None, None], axis=1)[:, 0]
+  last = jnp.take_along_axis(hidden, (length - 1)[:, None, None], axis=1)[:, 0]
   cache = kv_cache.repeat_rows(cache, group, stacked=model.config.scan_layers)
   return jnp.repeat(last, group, axis=0), cache
 

@@ -25,7 +25,6 @@ from jaxrl_llm.models import (
   Model,
   blocked_attention,
   families,
-  kv_cache,
   load_pretrained,
   row_attention,
   save_pretrained,
@@ -257,34 +256,6 @@ def test_int8_is_as_near_as_its_rounding(checkpoints, name):
   assert_sampled_as_scored(model, rounded, sampled(*stored))
   cached = numerics.rollout_model(model, RolloutConfig(cache_dtype="int8"))
   assert_sampled_as_scored(model, params, sampled(cached, params), 0.5)
-
-
-def test_a_step_that_reads_one_slot_less_is_rejected(checkpoints, monkeypatch):
-  model, params, _ = load_pretrained(checkpoints("mistral").directory)
-  real = kv_cache.recent
-  monkeypatch.setattr(kv_cache, "recent", lambda x, index, slots, axis: real(
-      x, index - 1, slots, axis))
-  with pytest.raises(AssertionError, match=r"Not equal"):
-    assert_sampled_as_scored(model, params, sampled(model, params))
-
-
-def test_a_step_reads_no_more_than_the_window():
-  """Bytes of a compiled step over 8,192 slots with windows of 512, and without."""
-  cfg = ModelConfig(vocab_size=32, width=64, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=32,
-                    mlp_width=64)
-
-  def bytes_of(window: int) -> float:
-    model = Model(dataclasses.replace(cfg, window=window))
-    cache = jax.eval_shape(lambda: kv_cache.empty(cfg, 4, 8192).replace(aligned=True))
-    one = jax.ShapeDtypeStruct((4, 1), jnp.int32)
-
-    def step(params, cache, token):
-      return model.hidden(params, token, token, token, cache=cache)
-
-    compiled = jax.jit(step, donate_argnums=1).lower(model.shapes(), cache, one).compile()
-    return compiled.cost_analysis()["bytes accessed"]
-
-  assert bytes_of(512) < 0.5 * bytes_of(0)
 
 
 REFUSED = {

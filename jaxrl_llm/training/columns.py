@@ -132,3 +132,4 @@ def teacher_log_probs(parts: ColumnParts) -> Callable[..., Array]:
 
 
 register_statistic("entropy", "entropy")
+COLUMNS.files["row_gradient"] = "jaxrl_llm.training.row_gradients"

@@ -63,6 +63,7 @@ class Entry:
 
 
 E = TypeVar("E", bound=Entry)
+TABLES: list["Table"] = []  # all of them, also those that plugins and commands bring
 
 
 class Table(Generic[E]):
@@ -85,6 +86,7 @@ class Table(Generic[E]):
     self.fallback: Callable[[str], E | None] | None = None
     self.entries: dict[str, E] = {}
     self.files: dict[str, str] = {}
+    TABLES.append(self)
 
   def register(self, name: str, numbers: type | None = None, *, replace: bool = False,
                make: Callable[..., Any] = Entry, **defaults):
@@ -333,4 +335,3 @@ REWARDS: Combination = Combination("reward", "jaxrl_llm.tasks.rewards")
 TOOLS: Table = Table("tool", "jaxrl_llm.rollouts.tools")
 ENVIRONMENTS: Table = Table("environment", "jaxrl_llm.rollouts.environment_table")
 METRIC_WRITERS: Combination = Combination("writer", "jaxrl_llm.reporting.metric_writers")
-AUTOMATA: Table = Table("automaton", "jaxrl_llm.lab.arena.tasks", "task")

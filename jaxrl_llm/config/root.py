@@ -142,13 +142,13 @@ class Config:
   @property
   def loss(self) -> LossConfig:
     """Returns what the loss reads, without the task's `stop_ids`."""
-    rules = self.vocabulary.rules if self.vocabulary.side in ("both", "trainer") else {}
     return LossConfig(self.estimator, self.kl, self.entropy, self.rollout.temperature,
                       self.correction, self.critic if self.has_critic else None,
+                      pruning=tuple(self.vocabulary.rules_of("trainer").items()),
                       num_experts=self.model.num_experts,
                       min_new_tokens=self.rollout.min_new_tokens,
                       max_new_tokens=self.rollout.max_new_tokens,
-                      term=self.term if self.term.name != "none" else None, **rules)
+                      term=self.term if self.term.name != "none" else None)
 
   @property
   def step(self) -> StepConfig:

@@ -22,7 +22,7 @@ class Distribution:
 
   Attributes:
     temperature: divides the logits.
-    rules: top_k, top_p and min_p by name, see ops/token_stats.py; a missing rule is left out of the
+    rules: values of rules by name, see ops/vocabulary.py; a missing rule is left out of the
       program.
     banned: (ids, [B, L] bool, True where none of the ids may be the token), as `stop_rule` returns
       them; None: every token is allowed everywhere.

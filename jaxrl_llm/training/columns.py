@@ -31,7 +31,7 @@ class ColumnParts(NamedTuple):
   Attributes:
     model: the trainer's.
     cfg: the loss, and how many micro-batches the rows are scored in.
-    rules: fields of Sampling that prune the vocabulary.
+    rules: names of the rules that prune the vocabulary.
     numbers: hyperparameters of the run's advantage.
     teacher: a network of `teacher.pretrained`; None where there is none. With several teachers,
       each has a separate pass.

@@ -122,7 +122,7 @@ def check(server: ServerConfig, vocabulary: VocabularyConfig) -> None:
 
 def _check_rules(server: ServerConfig, vocabulary: VocabularyConfig) -> None:
   """Checks that behavior log-probs are from the distribution that was sampled from."""
-  rules = vocabulary.rules if vocabulary.side in ("both", "sampler") else {}
+  rules = vocabulary.rules_of("sampler")
   if rules and not APIS[server.api].prunes:
     able = ", ".join(name for name, api in APIS.items() if api.prunes)
     raise ConfigError(

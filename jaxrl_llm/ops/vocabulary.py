@@ -66,12 +66,28 @@ def support(logits: Float[Array, "*B V"], **rules) -> Bool[Array, "*B V"]:
 
   Returns:
     [..., V] bool.
+
+  Raises:
+    ConfigError: an unknown rule, or a plugin's that fails or returns something else.
   """
   logits = lax.stop_gradient(logits)
   keep = jnp.ones(logits.shape, bool)
   for name, entry in _ordered(rules):
-    keep &= entry.function(prune(logits, keep), rules[name])
+    remaining = prune(logits, keep)
+    with VOCABULARY.blamed(name):
+      kept = entry.function(remaining, rules[name])
+      keep &= _checked(kept, remaining) if entry.of_plugin else kept
   return keep
+
+
+def _checked(kept, logits) -> Bool[Array, "*B V"]:
+  """Returns the tokens that a plugin's rule keeps, and the most likely one in any case."""
+  shape, dtype = getattr(kept, "shape", None), getattr(kept, "dtype", None)
+  if (shape, dtype) != (logits.shape, bool):
+    described = f"{dtype}{list(shape)}" if shape is not None else type(kept).__name__
+    raise TypeError(f"it returned {described} for logits {list(logits.shape)}; bool of their shape "
+                    "was expected")
+  return kept | (logits == jnp.max(logits, -1, keepdims=True))
 
 
 def _ordered(rules: dict) -> list[tuple[str, RuleEntry]]:

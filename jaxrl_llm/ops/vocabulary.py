@@ -42,8 +42,8 @@ def register(name: str, keeps_all: int | float, doc: str = "", *, low=None, high
 
   Args:
     name: of the key, `vocabulary.<name>`.
-    keeps_all: the value with which every token is kept, the key's default; the rule is left out of
-      programs then.
+    keeps_all: the value with which every token is kept, the key's default and of its type; the rule
+      is left out of programs then.
     doc, low, high: of the key, see `fields.option`.
     replace: overwrites an entry on purpose, for notebooks that run a cell again.
 

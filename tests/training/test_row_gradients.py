@@ -89,7 +89,7 @@ def test_order_and_devices_change_nothing():
 def test_reaches_the_advantage_of_a_run():
   """An iteration's batch has the baseline of these energies, not the group's mean."""
   config = base_config()
-  config.model.update(vocab_size=13, width=8, num_layers=1, num_heads=1, num_kv_heads=1,
+  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1,
                       head_dim=8, mlp_width=8)
   config.task.update(num_terms=2, heldout_problems=8)
   config.rollout.update(prompts=2, group_size=4, max_prompt_tokens=4, max_new_tokens=7, window=7)

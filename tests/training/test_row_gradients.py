@@ -68,7 +68,8 @@ def test_is_the_norm_of_the_row_s_gradient():
   # What the check rejects: the tokens' gradients one by one.
   assert np.abs(plain[has_tokens] - np.log(token[has_tokens])).max() > 0.1
   weighted = energies(tiny_batch.rollout())
-  np.testing.assert_allclose(weighted[has_tokens] - plain[has_tokens], 2 * ratio[has_tokens], atol=1e-3)
+  difference = weighted[has_tokens] - plain[has_tokens]
+  np.testing.assert_allclose(difference, 2 * ratio[has_tokens], atol=1e-3)
   assert np.abs(ratio[has_tokens]).max() > 0.5
 
 

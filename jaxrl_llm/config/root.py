@@ -173,6 +173,6 @@ class Config:
     transforms = self.transform.table.parts(self.transform.name).values()
     table = self.estimator.table
     of_estimator = table[self.estimator.name].required(table.numbers(self.estimator))
-    passes = of_estimator & set(registry.COLUMNS.names())
+    passes = frozenset(name for name in of_estimator if name in registry.COLUMNS)
     of_transforms = (getattr(entry.function, "columns", frozenset()) for entry in transforms)
     return tuple(sorted(passes.union(*(entry.columns for entry in parts), *of_transforms)))

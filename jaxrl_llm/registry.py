@@ -63,6 +63,7 @@ class Entry:
 
 
 E = TypeVar("E", bound=Entry)
+TABLES: list["Table"] = []  # all of them, also those that plugins and commands bring
 
 
 class Table(Generic[E]):
@@ -85,6 +86,7 @@ class Table(Generic[E]):
     self.fallback: Callable[[str], E | None] | None = None
     self.entries: dict[str, E] = {}
     self.files: dict[str, str] = {}
+    TABLES.append(self)
 
   def register(self, name: str, numbers: type | None = None, *, replace: bool = False,
                make: Callable[..., Any] = Entry, **defaults):
@@ -277,6 +279,13 @@ class Combination(Table[E]):
     return all(part.strip() in self.names() for part in str(name).split(","))
 
 
+class Together(Combination):
+  """A table of which every method is read, so that no key names one: "" is all of them."""
+
+  def __getitem__(self, name: str) -> Any:
+    return super().__getitem__(name or ",".join(self.names()))
+
+
 @dataclasses.dataclass(frozen=True, init=False)
 class Choice:
   """A method's name and the hyperparameters that were set for it.
@@ -322,6 +331,7 @@ ADVANTAGES: Table = Table("advantage", "jaxrl_llm.objective.advantages", late=Tr
 AGGREGATIONS: Table = Table("aggregation", "jaxrl_llm.objective.aggregation")
 LOSS_TERMS: Combination = Combination("term", "jaxrl_llm.objective.terms")
 COLUMNS: Table = Table("column", "jaxrl_llm.training.columns", "needs")
+VOCABULARY: Together = Together("vocabulary", "jaxrl_llm.ops.vocabulary")
 TRANSFORMS: Combination = Combination("transform", "jaxrl_llm.training.transform_methods")
 OPTIMIZERS: Table = Table("optimizer", "jaxrl_llm.training.optimizers")
 BACKENDS: Table = Table("backend", "jaxrl_llm.rollouts.backends", "rollout.backend")
@@ -333,4 +343,3 @@ REWARDS: Combination = Combination("reward", "jaxrl_llm.tasks.rewards")
 TOOLS: Table = Table("tool", "jaxrl_llm.rollouts.tools")
 ENVIRONMENTS: Table = Table("environment", "jaxrl_llm.rollouts.environment_table")
 METRIC_WRITERS: Combination = Combination("writer", "jaxrl_llm.reporting.metric_writers")
-AUTOMATA: Table = Table("automaton", "jaxrl_llm.lab.arena.tasks", "task")

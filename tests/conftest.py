@@ -36,8 +36,7 @@ _HOOK = install_import_hook(["jaxrl_llm.ops", "jaxrl_llm.objective"], "beartype.
 def _registries_as_they_were():
   from jaxrl_llm import registry
 
-  tables = [table for table in vars(registry).values() if isinstance(table, registry.Table)]
-  before = []
+  tables, before = [*registry.TABLES], []
   for table in tables:
     table.names()  # the package's own entries
     before.append(dict(table.entries))

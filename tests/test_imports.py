@@ -18,7 +18,7 @@ ALLOWED = {
     "registry": {"fields", "method_numbers"},
     "config": {"fields", "late", "registry"},
     "presets": BASE,
-    "register": {"wiring", "training", "objective", "rollouts", "tasks", "grading",
+    "register": {"wiring", "training", "objective", "ops", "rollouts", "tasks", "grading",
                  "reporting"} | BASE,
     "ops": BASE,
     "grading": {"sandbox"} | BASE,
@@ -33,7 +33,6 @@ ALLOWED = {
     "training": {"objective", "models", "parallel", "ops"} | BASE,
     "wiring": PARTS | BASE,
     "runs": {"wiring"} | PARTS | BASE,
-    "lab": {"presets", "runs", "wiring"} | PARTS | BASE,
 }
 
 
@@ -91,7 +90,7 @@ def test_imports_point_downwards():
     ("jaxrl_llm/ops/x.py", "from jaxrl_llm import objective", "jaxrl_llm.objective"),
     ("jaxrl_llm/tasks/x.py", "def f():\n  import jaxrl_llm.models.transformer",
      "jaxrl_llm.models"),
-    ("jaxrl_llm/lab/x.py", "from experiments.tables_lib import sweeps", "experiments.tables_lib"),
+    ("jaxrl_llm/runs/x.py", "from experiments.tables_lib import sweeps", "experiments.tables_lib"),
     ("jaxrl_llm/__init__.py", "from experiments import planning", "experiments.planning"),
     ("experiments/tables_lib/x.py", "import experiments.papers.occ", "experiments.papers"),
     ("experiments/papers/occ/x.py", "from experiments import tables", "experiments.tables"),
@@ -101,7 +100,7 @@ def test_the_rule_bites(path, source, found):
 
 
 def test_a_client_may_use_the_package():
-  assert violations({"experiments/papers/occ/x.py": "from jaxrl_llm.lab import arena\n"
+  assert violations({"experiments/papers/occ/x.py": "from jaxrl_llm.runs import trainer\n"
                      "from experiments.tables_lib import sweeps"}) == []
 
 

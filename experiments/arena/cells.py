@@ -6,7 +6,7 @@ The order is that of worth: an interrupted map has the cells that most claims as
 import dataclasses
 from pathlib import Path
 
-from jaxrl_llm.lab.arena.setting import Setting
+from experiments.tables_lib.arena.setting import Setting
 
 STEPS = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 # Beyond the grid, where the best step of many methods was its end: windows and old completions ask

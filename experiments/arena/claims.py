@@ -12,7 +12,7 @@ import dataclasses
 
 from cells import KEPT, NONE, WIDE_CTPO, WIDE_GSPO
 
-from jaxrl_llm.lab.arena.setting import Setting
+from experiments.tables_lib.arena.setting import Setting
 
 MAP = ("warm_64", "warm_256", "warm_1024", "ending_64", "ending_256", "ending_1024")
 FURTHER_SEEDS = tuple(range(16, 80))

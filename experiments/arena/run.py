@@ -30,9 +30,9 @@ from tqdm import tqdm
 from experiments.commands import cache
 from experiments.tables_lib import arena
 from experiments.tables_lib.arena import methods, records, tables
+from experiments.tables_lib.arena.setting import Setting
 from experiments.tables_lib.arena.sweeps import run_method
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.lab.arena.setting import Setting
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

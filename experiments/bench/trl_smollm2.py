@@ -58,7 +58,13 @@ def train(args: argparse.Namespace) -> tuple[Clock, float]:
   """Returns the clock after all steps, and when they began."""
   place = {"pretrained_model_name_or_path": str(args.model.parent), "gguf_file": args.model.name}
   tokenizer = transformers.AutoTokenizer.from_pretrained(**place, padding_side="left")
-  model = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
+  read = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
+  # The trainer refuses what came from a quantized file, though its weights are float32 now.
+  shape = transformers.AutoConfig.from_pretrained(**place)
+  shape.__dict__.pop("quantization_config", None)
+  model = transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
+  model.load_state_dict(read.state_dict())
+  del read
   rows = [json.loads(line) for line in args.problems.read_text().splitlines()]
   data = Dataset.from_list([
       {"prompt": [{"role": "system", "content": row["system"]},

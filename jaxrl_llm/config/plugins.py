@@ -82,9 +82,8 @@ def _load_file(plugin: str) -> None:
 
 def _registered() -> list[tuple]:
   """Returns the entries of all tables, which a plugin may add to."""
-  tables = [table for table in vars(registry).values() if isinstance(table, registry.Table)]
-  return [(table.kind, name, id(entry)) for table in tables for name, entry in
-          table.entries.items()]
+  return [(table.kind, name, id(entry)) for table in registry.TABLES
+          for name, entry in table.entries.items()]
 
 
 def _run(plugin: str, load: Callable, argument) -> None:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import kv_cache
 from jaxrl_llm.rollouts.assembly import Completions, assemble
-from jaxrl_llm.rollouts.next_token import RULES, row_keys, sample_token
+from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.types import STOP_LENGTH, STOP_TOKEN, PromptBatch, Rollout, Sampling
 
 
@@ -32,7 +32,7 @@ class _Loop:
 
 
 def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, model,
-             cfg: SamplerConfig, rules: frozenset[str] = RULES) -> Rollout:
+             cfg: SamplerConfig, rules: frozenset[str] | None = None) -> Rollout:
   """Samples completions. The key is consumed.
 
   Args:

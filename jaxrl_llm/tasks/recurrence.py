@@ -106,19 +106,19 @@ class Recurrence(Procedural):
   def more_problems(self) -> str:
     return f"a longer prompt than task.lag = {self.cfg.lag}"
 
-  def context_of(self, before: str) -> Context:
+  def context_of(self, history: str) -> Context:
     """Returns what the demonstrations do after a text: prompt and completion so far, of one
     character a value; `rate` is 0 for a careful operand that would else be misread.
     """
-    values = [VALUES[text] for text in (before[-1], before[-self.cfg.lag], before[-2])]
+    values = [VALUES[text] for text in (history[-1], history[-self.cfg.lag], history[-2])]
     context = self.planted.get(tuple(values[:self.cfg.context]), Context(SLIP, self.cfg.slips, 0))
-    if context.kind == MISREAD and before[-self.cfg.lag] != CARELESS[values[1]]:
+    if context.kind == MISREAD and history[-self.cfg.lag] != CARELESS[values[1]]:
       return context._replace(rate=0.0)
     return context
 
-  def next_value(self, before: str) -> int:
+  def next_value(self, history: str) -> int:
     """Returns the right value after a text."""
-    return (VALUES[before[-1]] + VALUES[before[-self.cfg.lag]]) % 10
+    return (VALUES[history[-1]] + VALUES[history[-self.cfg.lag]]) % 10
 
   def mistakes(self, problem: Problem, completion: str) -> list[Mistake]:
     """Returns the steps that do not follow from the values before them, by the kind of their

@@ -75,16 +75,16 @@ def _of_prompts(cfg: Config, keys: list[str]) -> Config:
   return cfg
 
 
-def _tokenizer_of(pretrained: str) -> PreTrainedTokenizerBase:
+def _tokenizer_of(checkpoint: str) -> PreTrainedTokenizerBase:
   """Returns the tokenizer of a checkpoint.
 
   Raises:
     ConfigError: the checkpoint or its tokenizer cannot be read.
   """
   try:
-    return load_tokenizer(hf.base_directory(pretrained))
+    return load_tokenizer(hf.base_directory(checkpoint))
   except (CheckpointError, OSError) as error:
-    raise ConfigError(f"pretrained = {pretrained!r}: {error}") from error
+    raise ConfigError(f"pretrained = {checkpoint!r}: {error}") from error
 
 
 def _longest_prompt(cfg: Config, tokenizer) -> int:
@@ -107,9 +107,11 @@ def automatic_keys(cfg) -> list[str]:
           if field.metadata.get("auto") and getattr(section, key) == AUTO]
 
 
-def line(before: Config, after: Config) -> str:
-  """Returns what was chosen, as flags that would choose the same; empty: nothing was."""
-  flags = [f"{key}={_value(after, key)}" for key in automatic_keys(before)]
+def line(cfg: Config, final: Config) -> str:
+  """Returns what `final` has in place of each `auto` of `cfg`, as flags that would choose the same;
+  empty: there is none.
+  """
+  flags = [f"{key}={_value(final, key)}" for key in automatic_keys(cfg)]
   return "" if not flags else f"auto: {' '.join(flags)} (--config.<key>=<value> overrides)"
 
 

@@ -116,48 +116,48 @@ def _sizes(model: ModelConfig, parameters: ParametersConfig) -> dict[str, int]:
   return {f"model.{name}": getattr(model, name) for name in names} | rank
 
 
-def log_sampling(pretrained: str, ours: dict[str, float]) -> None:
+def log_sampling(checkpoint: str, ours: dict[str, float]) -> None:
   """Says where the sampling defaults of a checkpoint are others than ours, which are used.
 
   Args:
-    pretrained: the checkpoint; empty: nothing is logged.
+    checkpoint: of `pretrained`; empty: nothing is logged.
     ours: as in `hf.differing_sampling`.
   """
-  if not pretrained:
+  if not checkpoint:
     return
-  folder = hf.base_directory(pretrained)
+  folder = hf.base_directory(checkpoint)
   differing = hf.differing_sampling(folder, ours)
   if differing:
-    logger.warning("generation_config.json of %s names other sampling defaults: %s", pretrained,
+    logger.warning("generation_config.json of %s names other sampling defaults: %s", checkpoint,
                    ", ".join(differing))
 
 
-def shapes_of(pretrained: str, ours: ModelConfig,
+def shapes_of(checkpoint: str, ours: ModelConfig,
               row_length: int) -> tuple[ModelConfig, PreTrainedTokenizerBase | None]:
   """Returns the model shapes of a checkpoint, executed as `ours` says, and its tokenizer.
 
   Args:
-    pretrained: the checkpoint; empty: `ours` and None are returned.
+    checkpoint: of `pretrained`; empty: `ours` and None are returned.
     row_length: tokens of a row, which the checkpoint may not be made for.
 
   Raises:
     ConfigError: the checkpoint cannot be read.
   """
-  if not pretrained:
+  if not checkpoint:
     return ours, None
   try:
-    directory = hf.base_directory(pretrained)
+    directory = hf.base_directory(checkpoint)
     limit = hf.position_limit(directory)
     shapes = hf.read_config(directory)
   except (CheckpointError, OSError) as error:
-    raise ConfigError(f"pretrained = {pretrained!r}: {error}") from error
+    raise ConfigError(f"pretrained = {checkpoint!r}: {error}") from error
   model = dataclasses.replace(shapes, value_head=ours.value_head, mtp=ours.mtp,
                               scan_layers=ours.scan_layers, remat=ours.remat,
                               attention=ours.attention, compute_dtype=ours.compute_dtype)
   try:
     check_model(model)
   except ConfigError as error:
-    raise ConfigError(f"pretrained = {pretrained!r}, config.json: {error}") from error
+    raise ConfigError(f"pretrained = {checkpoint!r}, config.json: {error}") from error
   _log_replaced(ours, model)
   if limit is not None and row_length > limit:
     logger.warning(
@@ -197,37 +197,37 @@ def make_teachers(cfg: TeacherConfig, policy: ModelConfig, group_size: int,
   return Teachers(by_name, group_size, mesh)
 
 
-def _make_teacher(pretrained: str, policy: ModelConfig, tokenizer: PreTrainedTokenizerBase,
+def _make_teacher(checkpoint: str, policy: ModelConfig, tokenizer: PreTrainedTokenizerBase,
                   mesh: Mesh) -> "Teacher":
   from jaxrl_llm.training.teachers import Teacher
   try:
-    directory = hf.base_directory(pretrained)
+    directory = hf.base_directory(checkpoint)
     shapes = hf.read_config(directory)
   except (CheckpointError, OSError) as error:
-    raise ConfigError(f"teacher.pretrained = {pretrained!r}: {error}") from error
+    raise ConfigError(f"teacher.pretrained = {checkpoint!r}: {error}") from error
   vocabulary = tokenizer.get_vocab()
-  _check_tokens(pretrained, vocabulary, load_tokenizer(directory).get_vocab())
-  _check_head(pretrained, max(vocabulary.values()) + 1, shapes.vocab_size)
+  _check_tokens(checkpoint, vocabulary, load_tokenizer(directory).get_vocab())
+  _check_head(checkpoint, max(vocabulary.values()) + 1, shapes.vocab_size)
   model = dataclasses.replace(shapes, scan_layers=policy.scan_layers, attention=policy.attention,
                               compute_dtype=policy.compute_dtype)
-  return Teacher(pretrained, Model(model, parallel.Layout(mesh)), mesh)
+  return Teacher(checkpoint, Model(model, parallel.Layout(mesh)), mesh)
 
 
-def _check_tokens(pretrained: str, policy: dict[str, int], teacher: dict[str, int]) -> None:
+def _check_tokens(checkpoint: str, policy: dict[str, int], teacher: dict[str, int]) -> None:
   """Refuses a teacher for which an id of the policy is another token, or none."""
   differing = sorted(token for token in policy if teacher.get(token) != policy[token])
   if differing:
     token = differing[0]
     teacher_id = teacher.get(token, "no id")
     raise ConfigError(
-        f"teacher.pretrained = {pretrained!r}: its tokenizer is not the policy's: of "
+        f"teacher.pretrained = {checkpoint!r}: its tokenizer is not the policy's: of "
         f"{len(policy)} tokens {len(differing)} differ, {token!r} is {policy[token]} for the "
         f"policy and {teacher_id} for the teacher. Fix: a teacher with the policy's tokenizer.")
 
 
-def _check_head(pretrained: str, ids: int, vocab_size: int) -> None:
+def _check_head(checkpoint: str, ids: int, vocab_size: int) -> None:
   """Refuses a teacher whose network has fewer ids than the tokenizer; more are padding."""
   if vocab_size < ids:
     raise ConfigError(
-        f"teacher.pretrained = {pretrained!r}: its network has vocab_size {vocab_size}, and the "
+        f"teacher.pretrained = {checkpoint!r}: its network has vocab_size {vocab_size}, and the "
         f"tokenizer {ids} ids. Fix: a teacher with the policy's vocabulary.")

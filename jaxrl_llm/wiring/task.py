@@ -91,7 +91,7 @@ def checked_task(s: TaskSections, tokenizer, problems: Problems, *,
   return task
 
 
-def _check_fit(s: TaskSections, task: Task, problems: Problems, pretrained: bool) -> None:
+def _check_fit(s: TaskSections, task: Task, problems: Problems, has_checkpoint: bool) -> None:
   """Adds what of the config does not fit a task, whose tokenizer is the checkpoint's or its own.
   """
   if not any("rollout.max_prompt_tokens" in error.fixes for error in problems.errors):
@@ -104,7 +104,7 @@ def _check_fit(s: TaskSections, task: Task, problems: Problems, pretrained: bool
     if s.rollout.max_turns and s.environment.name == OF_TOOL:
       tool_of(s.tool, task, s.task.name, s.rollout.max_turns)
   with problems:
-    _check_vocabulary(len(task.tokenizer), s.vocab_size, pretrained)
+    _check_vocabulary(len(task.tokenizer), s.vocab_size, has_checkpoint)
 
 
 def _check_lengths(task: Task, name: str, rollout: RolloutConfig) -> None:
@@ -135,9 +135,9 @@ def _check_demonstrations(task: Task, name: str, warm: WarmStartConfig,
         "warm_start.steps=0.", {"rollout.max_new_tokens": min_tokens})
 
 
-def _check_vocabulary(size: int, vocab_size: int, pretrained: bool) -> None:
+def _check_vocabulary(size: int, vocab_size: int, has_checkpoint: bool) -> None:
   """Refuses a tokenizer of `size` tokens that is larger than the model's vocabulary."""
-  if size > vocab_size and pretrained:
+  if size > vocab_size and has_checkpoint:
     raise ConfigError(
         f"pretrained: its tokenizer has {size} tokens, its weights rows for {vocab_size}. Fix: the "
         f"tokenizer of these weights, or, in transformers, model.resize_token_embeddings({size}) "

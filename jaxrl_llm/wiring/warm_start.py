@@ -66,9 +66,9 @@ def warm_start(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase
   return Start(params, frozen_start(cfg.pretrained, learner, workdir))
 
 
-def frozen_start(pretrained: str, learner: Learner, workdir: Path) -> Params | None:
-  """Returns the frozen parameters of a run: `pretrained`'s, or the random ones in its folder; None
-  if all are trained.
+def frozen_start(checkpoint: str, learner: Learner, workdir: Path) -> Params | None:
+  """Returns the frozen parameters of a run: the checkpoint's, or the random ones in its folder;
+  None if all are trained.
 
   Raises:
     FileNotFoundError: the folder does not hold them.
@@ -77,8 +77,8 @@ def frozen_start(pretrained: str, learner: Learner, workdir: Path) -> Params | N
   parameters = learner.cfg.parameters
   if parameters.train == "all":
     return None
-  if pretrained:
-    return trainable.frozen_of(_checkpoint_params(pretrained, learner), parameters)
+  if checkpoint:
+    return trainable.frozen_of(_checkpoint_params(checkpoint, learner), parameters)
   if not checkpoints.complete(path):
     raise FileNotFoundError(
         f"{path}: no such folder, so the frozen parameters are unknown. Fix: a run's --workdir.")
@@ -93,32 +93,32 @@ def _abstract(learner: Learner) -> Start:
   return Start(*(checkpoints.abstract(x, s) for x, s in zip(shapes, layout, strict=True)))
 
 
-def initial(pretrained: str, seed: int, learner: Learner) -> Params:
-  """Returns all parameters before any update: the checkpoint `pretrained`'s, or random ones."""
-  if pretrained:
-    return _checkpoint_params(pretrained, learner)
+def initial(checkpoint: str, seed: int, learner: Learner) -> Params:
+  """Returns all parameters before any update: the checkpoint's, or random ones."""
+  if checkpoint:
+    return _checkpoint_params(checkpoint, learner)
   layout = parallel.param_shardings(learner.model, learner.mesh)
   return jax.jit(learner.model.init, out_shardings=layout)(jax.random.key(seed))
 
 
-def _checkpoint_params(pretrained: str, learner: Learner) -> Params:
+def _checkpoint_params(checkpoint: str, learner: Learner) -> Params:
   """Returns a checkpoint's parameters: in f32 if all are trained; otherwise in its dtype."""
   dtype = "float32" if learner.cfg.parameters.train == "all" else None
   model = learner.model.config
   _, params, report = hf.load_pretrained(
-      pretrained, mesh=learner.mesh, dtype=dtype, value_head=model.value_head, mtp=model.mtp,
+      checkpoint, mesh=learner.mesh, dtype=dtype, value_head=model.value_head, mtp=model.mtp,
       scan_layers=model.scan_layers, remat=model.remat, attention=model.attention,
       compute_dtype=model.compute_dtype)
   for head in sorted({path.split("/")[0] for path in report.initialised}):
-    logger.warning("pretrained = %r has no %s, which begins untrained", pretrained, head)
+    logger.warning("pretrained = %r has no %s, which begins untrained", checkpoint, head)
   return params
 
 
-def _initial_split(pretrained: str, seed: int, learner: Learner) -> Start:
+def _initial_split(checkpoint: str, seed: int, learner: Learner) -> Start:
   """Returns `trainable.split` of `initial`: frozen leaves are the same arrays, trained ones are
   laid out for the mesh.
   """
-  params, parameters = initial(pretrained, seed, learner), learner.cfg.parameters
+  params, parameters = initial(checkpoint, seed, learner), learner.cfg.parameters
   if parameters.train == "all":
     return Start(params, None)
   layout, _ = trainable.shardings(learner.model, parameters, learner.mesh)

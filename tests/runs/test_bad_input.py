@@ -24,259 +24,165 @@ ESTIMATORS, ADVANTAGES = ", ".join(estimators.names()), ", ".join(advantages.nam
 
 REFUSED = {
     # what: ({key: value}, texts of the message)
-    "unknown key": ({
-        "optimizer.learning_rat": 1
-    }, ["optimizer.learning_rat;", "optimizer.learning_rate"]),
-    "key of another section": ({
-        "rollout.learning_rate": 1
-    }, ["rollout.learning_rate;", "optimizer.learning_rate"]),
-    "unknown section": ({
-        "optimzer.b1": 0.5
-    }, ["optimzer", "optimizer"]),
-    "value for a section": ({
-        "rollout": 3
-    }, ["rollout = 3", "prompts, group_size"]),
-    "word for an integer": ({
-        "seed": "abc"
-    }, ["seed = 'abc'", "int", "0 to 2147483647", "--config.seed="]),
-    "fraction for an integer": ({
-        "seed": 1.5
-    }, ["seed = 1.5", "int", "0 to 2147483647"]),
-    "truth for a number": ({
-        "optimizer.b1": True
-    }, ["optimizer.b1 = True", "float", "0.0 to 0.999999"]),
-    "word for a truth": ({
-        "model.tie_head": "yes"
-    }, ["model.tie_head = 'yes'", "bool"]),
-    "word for an estimator's number": ({
-        "estimator.log_low": "abc"
-    }, ["estimator.log_low = 'abc'", "float", "none"]),
-    "number for a plugin": ({
-        "plugins": (3,)
-    }, ["plugins", "3"]),
-    "below the range": ({
-        "rollout.temperature": -1.0
-    }, ["rollout.temperature = -1.0", "0.001 to 100.0"]),
-    "above the range": ({
-        "optimizer.b1": 2
-    }, ["optimizer.b1 = 2", "0.0 to 0.999999"]),
-    "moment that forgets nothing": ({
-        "optimizer.b2": 1.0
-    }, ["optimizer.b2 = 1.0", "0.0 to 0.999999"]),
-    "gradient of no length": ({
-        "optimizer.max_grad_norm": 0.0
-    }, ["optimizer.max_grad_norm = 0.0", "1e-09 to inf"]),
-    "temperature of nothing": ({
-        "evaluation.temperature": 0.5
-    }, ["evaluation.temperature = 0.5", "evaluation.samples"]),
-    "not a number": ({
-        "optimizer.learning_rate": float("nan")
-    }, ["optimizer.learning_rate = nan", "0.0 to inf"]),
-    "no devices": ({
-        "mesh.data": 0
-    }, ["mesh.data = 0"]),
-    "unknown choice": ({
-        "correction.level": "tokn"
-    }, ["correction.level = 'tokn'", "'none', 'token', 'sequence'", "Did you mean 'token'?"]),
-    "unknown task": ({
-        "task.name": "sums"
-    }, ["task.name = 'sums'", "modular_chain"]),
-    "unknown estimator": ({
-        "estimator.name": "pppo"
-    }, ["estimator.name = 'pppo'", ESTIMATORS]),
-    "unknown advantage": ({
-        "advantage.name": "gea"
-    }, ["advantage.name = 'gea'", ADVANTAGES]),
-    "more rows than a group has": ({
-        "advantage.name": "pass_k",
-        "advantage.k": 64
-    }, ["advantage.k = 64", "rollout.group_size", "advantage.k below"]),
-    "parts of a reward that is shaped": ({
-        "advantage.name": "gdpo",
-        "shaping.overlong_buffer": 1
-    }, ["advantage.name = 'gdpo'", "shaping.overlong_buffer = 1", "a component of a reward"]),
-    "option that the advantage does not read": ({
-        "advantage.weight": "step"
-    }, ["advantage.weight = 'step'", "'grpo'", "otb", "Fix: remove it"]),
-    "shaping that nothing reads": ({
-        "shaping.alpha": 0.3
-    }, ["shaping.alpha = 0.3", "grpo_lambda", "Fix: remove it"]),
-    "penalty longer than the completion": ({
-        "shaping.overlong_buffer": 6
-    }, ["shaping.overlong_buffer = 6", "0 to 5"]),
-    "dynamic sampling without groups": ({
-        "dynamic_sampling.enabled": True,
-        "rollout.group_size": 1,
-        "advantage.name": "none"
-    }, ["dynamic_sampling.enabled", "group_size >= 2"]),
-    "ratio in a reward": ({
-        "kl.coef": 0.1,
-        "kl.place": "reward",
-        "kl.importance": True
-    }, ["kl.importance = True", "kl.place = 'reward'", "kl.place = loss"]),
-    "divergence without a weight": ({
-        "kl.name": "k1"
-    }, ["kl.name = 'k1'", "kl.coef = 0.0", "Fix: kl.coef > 0"]),
-    "weight of a critic that is not there": ({
-        "critic.coef": 0.1
-    }, ["critic.coef = 0.1", "an advantage that needs values"]),
-    "cap without a weight": ({
-        "correction.level": "none",
-        "correction.cap": 3.0
-    }, ["correction.cap = 3.0", "correction.level = 'none'", "token or sequence"]),
-    "length of another weighting": ({
-        "aggregation.fixed_length": 8
-    }, ["aggregation.fixed_length = 8", "'sequence'", "fixed"]),
-    "factor without a penalty": ({
-        "shaping.overlong_factor": 2.0
-    }, ["shaping.overlong_factor = 2.0", "shaping.overlong_buffer = 0"]),
-    "draws without dynamic sampling": ({
-        "dynamic_sampling.max_draws": 3
-    }, ["dynamic_sampling.max_draws = 3", "dynamic_sampling.enabled = False"]),
-    "value head without a critic": ({
-        "model.value_head": True
-    }, ["model.value_head is no key any more", "advantage.name=gae"]),
-    "unknown rejection": ({
-        "correction.reject": (("seq_k1", 0.5, 2.0),)
-    }, ["seq_k1", "seq_mean_k1"]),
-    "rejection for the behavior": ({
-        "estimator.name": "minpro",
-        "correction.level": "none",
-        "correction.cap": 2.0,
-        "correction.reject": (("token_k1", 0.5, 2.0),)
-    }, ["correction.reject", "updates.anchor = 'behavior'"]),
-    "adapter that nothing reads": ({
-        "parameters.lora_rank": 4
-    }, ["parameters.lora_rank = 4", "'all'"]),
-    "pattern without a parameter": ({
-        "parameters.train": "selected",
-        "parameters.patterns": ("blocks/9",)
-    }, ["'blocks/9'", "matches no parameter", "blocks/0/"]),
-    "checkpoint that is not there": ({
-        "pretrained": "checkpoints/none"
-    }, ["checkpoints/none"]),
-    "dataset without a file": ({
-        "task.name": "dataset",
-        "task.num_terms": None,
-        "task.worked_share": None
-    }, ["task.data.path"]),
-    "more experts than there are": ({
-        "model.num_experts": 2,
-        "model.experts_per_token": 3
-    }, ["model.experts_per_token = 3", "model.num_experts = 2"]),
-    "number that is not read": ({
-        "estimator.name": "reinforce",
-        "estimator.clip_low": 0.1
-    }, ["estimator.clip_low = 0.1", "'reinforce'", "Fix: remove it"]),
-    "number that another reads": ({
-        "estimator.clip_low": 0.1
-    }, ["estimator.clip_low = 0.1", "'ctpo'", "log_low"]),
-    "chunks of one program": ({
-        "rollout.chunk": 8
-    }, ["rollout.chunk = 8", "rollout.slots = 0"]),
-    "turns without a tool": ({
-        "rollout.slots": 8,
-        "rollout.max_turns": 2
-    }, ["rollout.max_turns = 2", "no tool"]),
-    "group of one": ({
-        "rollout.group_size": 1
-    }, ["rollout.group_size = 1", "'grpo'", "rollout.group_size >= 2"]),
-    "split group": ({
-        "updates.optimizer_batches": 3
-    }, ["updates.optimizer_batches = 3", "rollout.prompts = 16", "1, 2, 4, 8, 16"]),
-    "uneven micro-batches": ({
-        "updates.micro_batches": 5
-    }, ["updates.micro_batches = 5", "32 rows", "1, 2, 4, 8, 16, 32"]),
-    "uneven warm start": ({
-        "warm_start.micro_batches": 3
-    }, ["warm_start.micro_batches = 3", "= 16", "1, 2, 4, 8, 16"]),
-    "uneven heads": ({
-        "model.num_heads": 3,
-        "model.num_kv_heads": 2
-    }, ["model.num_heads = 3", "model.num_kv_heads = 2"]),
-    "odd head": ({
-        "model.head_dim": 7
-    }, ["model.head_dim = 7", "even"]),
-    "prompt longer than the row": ({
-        "rollout.max_prompt_tokens": 2
-    }, ["rollout.max_prompt_tokens = 2", "'modular_chain'", "max_prompt_tokens >= 3"]),
-    "demonstration longer than the row": ({
-        "task.worked_share": 1.0,
-        "rollout.max_new_tokens": 2
-    }, ["rollout.max_new_tokens = 2"]),
-    "more problems than there are": ({
-        "task.heldout_problems": 800
-    }, ["task.heldout_problems = 800", "task.num_terms"]),
-    "tokenizer larger than the model": ({
-        "model.vocab_size": 16
-    }, ["model.vocab_size = 16", "model.vocab_size >= 17"]),
-    "ratio and weight for the behavior": ({
-        "updates.anchor": "behavior"
-    }, ["correction.level = 'sequence'", "updates.anchor = 'behavior'", "correction.level=none"]),
-    "plugin file that is not there": ({
-        "plugins": "ideas/none.py"
-    }, ["plugins = 'ideas/none.py'", "no such file"]),
-    "plugin module that is not there": ({
-        "plugins": "no_such_module"
-    }, ["plugins = 'no_such_module'", "importable module"]),
-    "none as a learning rate": ({
-        "optimizer.learning_rate": None
-    }, ["optimizer.learning_rate = None", "float was expected", "0.0 to inf"]),
-    "none as a section": ({
-        "rollout": None
-    }, ["rollout = None", "prompts, group_size"]),
-    "none beside a writer": ({
-        "writer.name": "none,tensorboard"
-    }, ["writer.name = 'none,tensorboard'", "writer.name=tensorboard"]),
-    "too many prompts": ({
-        "rollout.prompts": 10**10
-    }, ["rollout.prompts = 10000000000", "out of range"]),
-    "too many layers": ({
-        "model.num_layers": 10**9
-    }, ["model.num_layers = 1000000000", "out of range"]),
-    "too many new tokens": ({
-        "rollout.max_new_tokens": 2 * 10**9
-    }, ["rollout.max_new_tokens = 2000000000", "out of range"]),
-    "too old": ({
-        "updates.staleness": 10**8
-    }, ["updates.staleness = 100000000", "out of range"]),
-    "too wide": ({
-        "model.width": 10**10
-    }, ["model.width = 10000000000", "the parameters need"]),
-    "too many samples": ({
-        "evaluation.samples": 10**12
-    }, ["evaluation.samples = 1000000000000", "out of range"]),
-    "rank beyond memory": ({
-        "parameters.train": "lora", "parameters.lora_rank": 10**9
-    }, ["parameters.lora_rank = 1000000000", "the parameters need"]),
-    "adapter of no scale": ({
-        "parameters.train": "lora", "parameters.lora_alpha": 0.0
-    }, ["parameters.lora_alpha = 0.0", "out of range"]),
-    "number beyond float32": ({
-        "optimizer.learning_rate": 1e39
-    }, ["optimizer.learning_rate = 1e+39", "out of range"]),
-    "key that is no text": ({
-        3: 4
-    }, ["the config has the key 3"]),
-    "turns of yarn in the wrong order": ({
-        "model.rope_scaling.name": "yarn", "model.rope_scaling.beta_fast": 1.0,
-        "model.rope_scaling.beta_slow": 32.0
-    }, ["model.rope_scaling.beta_fast = 1.0", "model.rope_scaling.beta_slow = 32.0"]),
-    "optimizer that needs the loss": ({
-        "optimizer.name": "lbfgs"
-    }, ["optimizer.name = 'lbfgs'", "Fix: another optimizer"]),
-    "open bracket": ({
-        "server.url": "http://[::1", "server.folder": "x"
-    }, ["server.url = 'http://[::1'", "http://host:8000"]),
-    "port out of range": ({
-        "server.url": "http://x:99999999", "server.folder": "x"
-    }, ["server.url", "1 to 65535"]),
-    "space in a host": ({
-        "server.url": "http://a b:80", "server.folder": "x"
-    }, ["server.url", "a host"]),
-    "more devices than there are": ({
-        "mesh.data": 3
-    }, ["mesh.data = 3", "there are 1", "product be 1"]),
+    "unknown key": ({"optimizer.learning_rat": 1},
+                    ["optimizer.learning_rat;", "optimizer.learning_rate"]),
+    "key of another section": ({"rollout.learning_rate": 1},
+                               ["rollout.learning_rate;", "optimizer.learning_rate"]),
+    "unknown section": ({"optimzer.b1": 0.5}, ["optimzer", "optimizer"]),
+    "value for a section": ({"rollout": 3}, ["rollout = 3", "prompts, group_size"]),
+    "word for an integer": ({"seed": "abc"},
+                            ["seed = 'abc'", "int", "0 to 2147483647", "--config.seed="]),
+    "fraction for an integer": ({"seed": 1.5}, ["seed = 1.5", "int", "0 to 2147483647"]),
+    "truth for a number": ({"optimizer.b1": True},
+                           ["optimizer.b1 = True", "float", "0.0 to 0.999999"]),
+    "word for a truth": ({"model.tie_head": "yes"}, ["model.tie_head = 'yes'", "bool"]),
+    "word for an estimator's number": ({"estimator.log_low": "abc"},
+                                       ["estimator.log_low = 'abc'", "float", "none"]),
+    "number for a plugin": ({"plugins": (3,)}, ["plugins", "3"]),
+    "below the range": ({"rollout.temperature": -1.0},
+                        ["rollout.temperature = -1.0", "0.001 to 100.0"]),
+    "above the range": ({"optimizer.b1": 2}, ["optimizer.b1 = 2", "0.0 to 0.999999"]),
+    "moment that forgets nothing": ({"optimizer.b2": 1.0},
+                                    ["optimizer.b2 = 1.0", "0.0 to 0.999999"]),
+    "gradient of no length": ({"optimizer.max_grad_norm": 0.0},
+                              ["optimizer.max_grad_norm = 0.0", "1e-09 to inf"]),
+    "temperature of nothing": ({"evaluation.temperature": 0.5},
+                               ["evaluation.temperature = 0.5", "evaluation.samples"]),
+    "not a number": ({"optimizer.learning_rate": float("nan")},
+                     ["optimizer.learning_rate = nan", "0.0 to inf"]),
+    "no devices": ({"mesh.data": 0}, ["mesh.data = 0"]),
+    "unknown choice": ({"correction.level": "tokn"},
+                       ["correction.level = 'tokn'", "'none', 'token', 'sequence'",
+                        "Did you mean 'token'?"]),
+    "unknown task": ({"task.name": "sums"}, ["task.name = 'sums'", "modular_chain"]),
+    "unknown estimator": ({"estimator.name": "pppo"}, ["estimator.name = 'pppo'", ESTIMATORS]),
+    "unknown advantage": ({"advantage.name": "gea"}, ["advantage.name = 'gea'", ADVANTAGES]),
+    "more rows than a group has": ({"advantage.name": "pass_k", "advantage.k": 64},
+                                   ["advantage.k = 64", "rollout.group_size", "advantage.k below"]),
+    "parts of a reward that is shaped": (
+        {"advantage.name": "gdpo", "shaping.overlong_buffer": 1},
+        ["advantage.name = 'gdpo'", "shaping.overlong_buffer = 1", "a component of a reward"]),
+    "option that the advantage does not read": (
+        {"advantage.weight": "step"},
+        ["advantage.weight = 'step'", "'grpo'", "otb", "Fix: remove it"]),
+    "shaping that nothing reads": ({"shaping.alpha": 0.3},
+                                   ["shaping.alpha = 0.3", "grpo_lambda", "Fix: remove it"]),
+    "penalty longer than the completion": (
+        {"shaping.overlong_buffer": 6},
+        ["shaping.overlong_buffer = 6", "0 to 5"]),
+    "dynamic sampling without groups": (
+        {"dynamic_sampling.enabled": True, "rollout.group_size": 1, "advantage.name": "none"},
+        ["dynamic_sampling.enabled", "group_size >= 2"]),
+    "ratio in a reward": ({"kl.coef": 0.1, "kl.place": "reward", "kl.importance": True},
+                          ["kl.importance = True", "kl.place = 'reward'", "kl.place = loss"]),
+    "divergence without a weight": ({"kl.name": "k1"},
+                                    ["kl.name = 'k1'", "kl.coef = 0.0", "Fix: kl.coef > 0"]),
+    "weight of a critic that is not there": (
+        {"critic.coef": 0.1},
+        ["critic.coef = 0.1", "an advantage that needs values"]),
+    "cap without a weight": ({"correction.level": "none", "correction.cap": 3.0},
+                             ["correction.cap = 3.0", "correction.level = 'none'",
+                              "token or sequence"]),
+    "length of another weighting": ({"aggregation.fixed_length": 8},
+                                    ["aggregation.fixed_length = 8", "'sequence'", "fixed"]),
+    "factor without a penalty": ({"shaping.overlong_factor": 2.0},
+                                 ["shaping.overlong_factor = 2.0", "shaping.overlong_buffer = 0"]),
+    "draws without dynamic sampling": ({"dynamic_sampling.max_draws": 3},
+                                       ["dynamic_sampling.max_draws = 3",
+                                        "dynamic_sampling.enabled = False"]),
+    "value head without a critic": ({"model.value_head": True},
+                                    ["model.value_head is no key any more", "advantage.name=gae"]),
+    "unknown rejection": ({"correction.reject": (("seq_k1", 0.5, 2.0),)},
+                          ["seq_k1", "seq_mean_k1"]),
+    "rejection for the behavior": ({"estimator.name": "minpro", "correction.level": "none",
+                                    "correction.cap": 2.0,
+                                    "correction.reject": (("token_k1", 0.5, 2.0),)},
+                                   ["correction.reject", "updates.anchor = 'behavior'"]),
+    "adapter that nothing reads": ({"parameters.lora_rank": 4},
+                                   ["parameters.lora_rank = 4", "'all'"]),
+    "pattern without a parameter": ({"parameters.train": "selected",
+                                     "parameters.patterns": ("blocks/9",)},
+                                    ["'blocks/9'", "matches no parameter", "blocks/0/"]),
+    "checkpoint that is not there": ({"pretrained": "checkpoints/none"}, ["checkpoints/none"]),
+    "dataset without a file": ({"task.name": "dataset", "task.num_terms": None,
+                                "task.worked_share": None},
+                               ["task.data.path"]),
+    "more experts than there are": ({"model.num_experts": 2, "model.experts_per_token": 3},
+                                    ["model.experts_per_token = 3", "model.num_experts = 2"]),
+    "number that is not read": ({"estimator.name": "reinforce", "estimator.clip_low": 0.1},
+                                ["estimator.clip_low = 0.1", "'reinforce'", "Fix: remove it"]),
+    "number that another reads": ({"estimator.clip_low": 0.1},
+                                  ["estimator.clip_low = 0.1", "'ctpo'", "log_low"]),
+    "chunks of one program": ({"rollout.chunk": 8}, ["rollout.chunk = 8", "rollout.slots = 0"]),
+    "turns without a tool": ({"rollout.slots": 8, "rollout.max_turns": 2},
+                             ["rollout.max_turns = 2", "no tool"]),
+    "group of one": ({"rollout.group_size": 1},
+                     ["rollout.group_size = 1", "'grpo'", "rollout.group_size >= 2"]),
+    "split group": ({"updates.optimizer_batches": 3},
+                    ["updates.optimizer_batches = 3", "rollout.prompts = 16", "1, 2, 4, 8, 16"]),
+    "uneven micro-batches": ({"updates.micro_batches": 5},
+                             ["updates.micro_batches = 5", "32 rows", "1, 2, 4, 8, 16, 32"]),
+    "uneven warm start": ({"warm_start.micro_batches": 3},
+                          ["warm_start.micro_batches = 3", "= 16", "1, 2, 4, 8, 16"]),
+    "uneven heads": ({"model.num_heads": 3, "model.num_kv_heads": 2},
+                     ["model.num_heads = 3", "model.num_kv_heads = 2"]),
+    "odd head": ({"model.head_dim": 7}, ["model.head_dim = 7", "even"]),
+    "prompt longer than the row": ({"rollout.max_prompt_tokens": 2},
+                                   ["rollout.max_prompt_tokens = 2", "'modular_chain'",
+                                    "max_prompt_tokens >= 3"]),
+    "demonstration longer than the row": (
+        {"task.worked_share": 1.0, "rollout.max_new_tokens": 2},
+        ["rollout.max_new_tokens = 2"]),
+    "more problems than there are": ({"task.heldout_problems": 800},
+                                     ["task.heldout_problems = 800", "task.num_terms"]),
+    "tokenizer larger than the model": (
+        {"model.vocab_size": 16},
+        ["model.vocab_size = 16", "model.vocab_size >= 17"]),
+    "ratio and weight for the behavior": (
+        {"updates.anchor": "behavior"},
+        ["correction.level = 'sequence'", "updates.anchor = 'behavior'", "correction.level=none"]),
+    "plugin file that is not there": ({"plugins": "ideas/none.py"},
+                                      ["plugins = 'ideas/none.py'", "no such file"]),
+    "plugin module that is not there": (
+        {"plugins": "no_such_module"},
+        ["plugins = 'no_such_module'", "importable module"]),
+    "none as a learning rate": ({"optimizer.learning_rate": None},
+                                ["optimizer.learning_rate = None", "float was expected",
+                                 "0.0 to inf"]),
+    "none as a section": ({"rollout": None}, ["rollout = None", "prompts, group_size"]),
+    "none beside a writer": ({"writer.name": "none,tensorboard"},
+                             ["writer.name = 'none,tensorboard'", "writer.name=tensorboard"]),
+    "too many prompts": ({"rollout.prompts": 10**10},
+                         ["rollout.prompts = 10000000000", "out of range"]),
+    "too many layers": ({"model.num_layers": 10**9},
+                        ["model.num_layers = 1000000000", "out of range"]),
+    "too many new tokens": ({"rollout.max_new_tokens": 2 * 10**9},
+                            ["rollout.max_new_tokens = 2000000000", "out of range"]),
+    "too old": ({"updates.staleness": 10**8}, ["updates.staleness = 100000000", "out of range"]),
+    "too wide": ({"model.width": 10**10}, ["model.width = 10000000000", "the parameters need"]),
+    "too many samples": ({"evaluation.samples": 10**12},
+                         ["evaluation.samples = 1000000000000", "out of range"]),
+    "rank beyond memory": ({"parameters.train": "lora", "parameters.lora_rank": 10**9},
+                           ["parameters.lora_rank = 1000000000", "the parameters need"]),
+    "adapter of no scale": ({"parameters.train": "lora", "parameters.lora_alpha": 0.0},
+                            ["parameters.lora_alpha = 0.0", "out of range"]),
+    "number beyond float32": ({"optimizer.learning_rate": 1e39},
+                              ["optimizer.learning_rate = 1e+39", "out of range"]),
+    "key that is no text": ({3: 4}, ["the config has the key 3"]),
+    "turns of yarn in the wrong order": (
+        {"model.rope_scaling.name": "yarn", "model.rope_scaling.beta_fast": 1.0,
+         "model.rope_scaling.beta_slow": 32.0},
+        ["model.rope_scaling.beta_fast = 1.0", "model.rope_scaling.beta_slow = 32.0"]),
+    "optimizer that needs the loss": ({"optimizer.name": "lbfgs"},
+                                      ["optimizer.name = 'lbfgs'", "Fix: another optimizer"]),
+    "open bracket": ({"server.url": "http://[::1", "server.folder": "x"},
+                     ["server.url = 'http://[::1'", "http://host:8000"]),
+    "port out of range": ({"server.url": "http://x:99999999", "server.folder": "x"},
+                          ["server.url", "1 to 65535"]),
+    "space in a host": ({"server.url": "http://a b:80", "server.folder": "x"},
+                        ["server.url", "a host"]),
+    "more devices than there are": ({"mesh.data": 3},
+                                    ["mesh.data = 3", "there are 1", "product be 1"]),
 }
 
 

@@ -196,36 +196,22 @@ def test_devices_that_only_sample_give_the_same_run():
 
 
 @pytest.mark.parametrize("devices, overrides, texts", [
-    (1, {
-        "updates.staleness": 0
-    }, ["updates.overlap = True", "updates.staleness = 0", "Fix: updates.staleness > 0"]),
+    (1, {"updates.staleness": 0},
+     ["updates.overlap = True", "updates.staleness = 0", "Fix: updates.staleness > 0"]),
     (4, {}, ["updates.overlap = True on 4 devices", "updates.overlap=False", "mesh.rollout"]),
-    (4, {
-        "task.heldout_problems": 7
-    }, ["updates.overlap = True on 4 devices", "updates.overlap=False", "mesh.rollout"]),
-    (4, {
-        "rollout.slots": 7
-    }, ["updates.overlap = True on 4 devices", "Fix: updates.overlap=False"]),
-    (1, {
-        "mesh.rollout": 1
-    }, ["mesh.rollout = 1", "none of the 1 devices", "mesh.rollout=0"]),
-    (4, {
-        "mesh.rollout": 3
-    }, ["rows of an iteration = 16", "mesh.rollout = 3", "multiple of 3"]),
-    (4, {
-        "mesh.rollout": 2,
-        "rollout.slots": 7
-    }, ["rollout.slots = 7", "mesh.rollout = 2"]),
-    (4, {
-        "mesh.rollout": 2,
-        "mesh.data": 4
-    }, ["mesh.data = 4", "there are 2 beside mesh.rollout = 2", "be 2"]),
-    (4, {
-        **SHARED, "mesh.rollout": 2
-    }, ["rollout.shared_prefix = True on 2 devices", "rollout.shared_prefix=False"]),
-    (4, {
-        **SHARED, "updates.overlap": False
-    }, ["rollout.shared_prefix = True on 4 devices that sample"]),
+    (4, {"task.heldout_problems": 7},
+     ["updates.overlap = True on 4 devices", "updates.overlap=False", "mesh.rollout"]),
+    (4, {"rollout.slots": 7},
+     ["updates.overlap = True on 4 devices", "Fix: updates.overlap=False"]),
+    (1, {"mesh.rollout": 1}, ["mesh.rollout = 1", "none of the 1 devices", "mesh.rollout=0"]),
+    (4, {"mesh.rollout": 3}, ["rows of an iteration = 16", "mesh.rollout = 3", "multiple of 3"]),
+    (4, {"mesh.rollout": 2, "rollout.slots": 7}, ["rollout.slots = 7", "mesh.rollout = 2"]),
+    (4, {"mesh.rollout": 2, "mesh.data": 4},
+     ["mesh.data = 4", "there are 2 beside mesh.rollout = 2", "be 2"]),
+    (4, {**SHARED, "mesh.rollout": 2},
+     ["rollout.shared_prefix = True on 2 devices", "rollout.shared_prefix=False"]),
+    (4, {**SHARED, "updates.overlap": False},
+     ["rollout.shared_prefix = True on 4 devices that sample"]),
 ])
 def test_refused_with_the_fix(devices, overrides, texts):
   with pytest.raises(ConfigError) as error:

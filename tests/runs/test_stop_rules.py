@@ -75,7 +75,8 @@ def test_the_ratio_is_one(finished):
 
 @pytest.mark.slow
 def test_a_loss_that_prunes_by_min_p_alone_is_told_apart(monkeypatch):
-  monkeypatch.setattr(LossConfig, "rules", property(lambda cfg: {"min_p": cfg.min_p}))
+  monkeypatch.setattr(LossConfig, "rules",
+                      property(lambda cfg: {"min_p": dict(cfg.pruning)["min_p"]}))
   assert widest(iterated(**RULES)[2]) > 1e-2
 
 
@@ -123,30 +124,19 @@ def test_text_in_front_of_a_stop_string():
 
 
 REFUSED = {
-    "least above most": ({
-        "rollout.min_new_tokens": 9
-    }, ["rollout.min_new_tokens = 9", "max_new_tokens = 8", "0 to 8"]),
-    "no engine": ({
-        "rollout.stop_strings": ("x",)
-    }, ["rollout.stop_strings = ('x',)", "Fix: rollout.slots > 0"]),
-    "with tools": ({
-        **STOPS, "rollout.max_turns": 2
-    }, ["rollout.stop_strings", "max_turns = 2", "Fix: rollout.max_turns = 0"]),
-    "empty text": ({
-        **STOPS, "rollout.stop_strings": ("x", "")
-    }, ["rollout.stop_strings = ('x', '')", "Fix: remove"]),
-    "no text": ({
-        **STOPS, "rollout.stop_strings": (7,)
-    }, ["rollout.stop_strings = (7,)"]),
-    "one side of nothing": ({
-        "vocabulary.side": "sampler"
-    }, ["vocabulary.side = 'sampler'", "vocabulary.top_k"]),
-    "no nucleus": ({
-        "vocabulary.top_p": 0.0
-    }, ["vocabulary.top_p = 0.0", "1e-06 to 1.0"]),
-    "negative": ({
-        "vocabulary.top_k": -1
-    }, ["vocabulary.top_k = -1", "0 to inf"]),
+    "least above most": ({"rollout.min_new_tokens": 9},
+                         ["rollout.min_new_tokens = 9", "max_new_tokens = 8", "0 to 8"]),
+    "no engine": ({"rollout.stop_strings": ("x",)},
+                  ["rollout.stop_strings = ('x',)", "Fix: rollout.slots > 0"]),
+    "with tools": ({**STOPS, "rollout.max_turns": 2},
+                   ["rollout.stop_strings", "max_turns = 2", "Fix: rollout.max_turns = 0"]),
+    "empty text": ({**STOPS, "rollout.stop_strings": ("x", "")},
+                   ["rollout.stop_strings = ('x', '')", "Fix: remove"]),
+    "no text": ({**STOPS, "rollout.stop_strings": (7,)}, ["rollout.stop_strings = (7,)"]),
+    "one side of nothing": ({"vocabulary.side": "sampler"},
+                            ["vocabulary.side = 'sampler'", "vocabulary.top_k"]),
+    "no nucleus": ({"vocabulary.top_p": 0.0}, ["vocabulary.top_p = 0.0", "1e-06 to 1.0"]),
+    "negative": ({"vocabulary.top_k": -1}, ["vocabulary.top_k = -1", "0 to inf"]),
 }
 
 

@@ -47,18 +47,6 @@ def refused(process):
   return last
 
 
-def test_an_emptied_checkpoint_costs_two_iterations(copy, whole):
-  newest = copy / "checkpoints" / str(tiny.ITERATIONS)
-  shutil.rmtree(newest)
-  newest.mkdir()
-  done = command.succeed(command.start(copy))
-  assert f"checkpoints/{tiny.ITERATIONS} is torn" in done.stderr
-  assert timeless(copy) == timeless(whole)
-  assert contents(copy)[1:] == contents(whole)[1:]
-  before = [path.stat().st_mtime_ns for path in command.rollout_files(whole)[:4]]
-  assert len(before) == 4 and contents(copy)[0] != b""
-
-
 def test_where_nothing_can_be_read_nothing_is_cut(copy):
   for path in (copy / "checkpoints").iterdir():
     shutil.rmtree(path)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from experiments.papers.portfolio import simulation, verdicts
 from experiments.tables_lib.arena import methods
-from jaxrl_llm.lab.arena.methods import Method
+from experiments.tables_lib.arena.method import Method
 from jaxrl_llm.objective import advantages, aggregation, estimators
 from jaxrl_llm.types import AdvantageInputs
 

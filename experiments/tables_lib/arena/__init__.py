@@ -8,11 +8,12 @@
   print(runs.paired("cispo"))
   runs.phase("phase.png")
 
-Runs are computed in jaxrl_llm/lab/arena; experiments/arena holds the map that this makes.
+The estimators, advantages, aggregations, corrections and transforms are the package's, or a
+plugin's; none of them knows of the arena. experiments/arena holds the map that this makes.
 """
 
+from experiments.tables_lib.arena.automata import Automaton, task
 from experiments.tables_lib.arena.records import Cell
 from experiments.tables_lib.arena.sweeps import STEPS, Lab, Runs
-from jaxrl_llm.lab.arena.automata import Automaton, task
 
 __all__ = ["Automaton", "Cell", "Lab", "Runs", "STEPS", "task"]

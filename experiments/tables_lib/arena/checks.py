@@ -7,13 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.tables_lib.arena import methods
+from experiments.tables_lib.arena import automata, methods, rows, runs, updates
+from experiments.tables_lib.arena.policies import get_policy
+from experiments.tables_lib.arena.rows import Behavior
+from experiments.tables_lib.arena.setting import Setting
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.lab.arena import automata, rows, runs, updates
-from jaxrl_llm.lab.arena.policies import get_policy
-from jaxrl_llm.lab.arena.rows import Behavior
-from jaxrl_llm.lab.arena.setting import Setting
-from jaxrl_llm.registry import AUTOMATA
 from jaxrl_llm.reporting.tables import markdown_table
 
 ERRORS = 4.0  # standard errors that a sampled value may be away from the exact one
@@ -50,7 +48,7 @@ def check(setting: Setting) -> str:
   short = dataclasses.replace(setting, length=min(setting.length, LENGTH), mixture="none",
                               groups=GROUPS, group_size=GROUP_SIZE, batches=1)
   lines = []
-  for task in sorted({*AUTOMATA.names(), setting.task}):
+  for task in sorted({*automata.AUTOMATA.names(), setting.task}):
     of_task = dataclasses.replace(short, task=task)
     lines.append(_line(f"return, {task}", sampled_return(of_task)))
     if get_policy(setting.policy).memoryless:

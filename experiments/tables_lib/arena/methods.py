@@ -3,6 +3,7 @@
 import ast
 
 from experiments.tables_lib import method_text
+from experiments.tables_lib.arena.method import Method
 from jaxrl_llm.config import (
   AdvantageConfig,
   AggregationConfig,
@@ -11,7 +12,6 @@ from jaxrl_llm.config import (
   EstimatorConfig,
   TransformConfig,
 )
-from jaxrl_llm.lab.arena.methods import Method
 from jaxrl_llm.objective import correction
 from jaxrl_llm.presets import PRESETS
 

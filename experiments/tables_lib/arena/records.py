@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_llm.lab.arena.methods import Method
-from jaxrl_llm.lab.arena.runs import Record
-from jaxrl_llm.lab.arena.setting import Setting
+from experiments.tables_lib.arena.method import Method
+from experiments.tables_lib.arena.runs import Record
+from experiments.tables_lib.arena.setting import Setting
 from jaxrl_llm.store.files import write_atomically
 
 HELD = 0.9  # of the optimum: a run that ends there or above holds

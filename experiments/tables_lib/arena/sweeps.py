@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from experiments.tables_lib.arena import checks, figures, methods, tables
+from experiments.tables_lib.arena import checks, figures, methods, runs, tables
 from experiments.tables_lib.arena.records import Cell, best_step, cells_of
+from experiments.tables_lib.arena.setting import Setting
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.lab.arena import runs
-from jaxrl_llm.lab.arena.setting import Setting
 
 STEPS = (0.02, 0.04, 0.08, 0.16, 0.32)
 

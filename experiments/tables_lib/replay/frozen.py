@@ -6,8 +6,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.tables_lib.replay.replay import Frozen
 from jaxrl_llm.config import RolloutConfig
-from jaxrl_llm.lab.replay.replay import Frozen
 from jaxrl_llm.reporting.reader import COPY, RunError, RunFolder, rollout_path
 from jaxrl_llm.reporting.token_columns import LISTS
 from jaxrl_llm.types import Rollout

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from experiments.report import html
 from experiments.report.plots import COLOURS, line_style, told_apart
-from jaxrl_llm.lab.replay.replay import Replay
+from experiments.tables_lib.replay.replay import Replay
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.reporting import tables
 

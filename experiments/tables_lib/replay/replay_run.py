@@ -7,9 +7,9 @@ import jax
 
 from experiments.commands import saved
 from experiments.tables_lib.replay import frozen as frozen_lib
+from experiments.tables_lib.replay import replay as replay_lib
 from experiments.tables_lib.replay import replay_report
 from jaxrl_llm.config import UpdateConfig
-from jaxrl_llm.lab.replay import replay as replay_lib
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
 from jaxrl_llm.reporting.writers import write_atomically

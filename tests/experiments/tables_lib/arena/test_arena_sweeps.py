@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from experiments.tables_lib import arena
-from experiments.tables_lib.arena import figures, methods, records, tables
+from experiments.tables_lib.arena import figures, methods, records, rows, runs, tables
+from experiments.tables_lib.arena.rows import Behavior
+from experiments.tables_lib.arena.setting import Setting
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.lab.arena import rows, runs
-from jaxrl_llm.lab.arena.rows import Behavior
-from jaxrl_llm.lab.arena.setting import Setting
 
 ROOT = Path(__file__).parents[4]
 TINY = arena.Lab("ending", length=16, groups=4, group_size=4, iterations=8, evaluations=4, ring=5)

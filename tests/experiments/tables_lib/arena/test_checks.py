@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from experiments.tables_lib import arena
-from experiments.tables_lib.arena import checks
+from experiments.tables_lib.arena import automata, checks, rows, runs, updates
+from experiments.tables_lib.arena.setting import Setting
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.lab.arena import automata, rows, runs, updates
-from jaxrl_llm.lab.arena.setting import Setting
 
 TASKS = ("dense", "ending", "verdict", "warm")
 SHORT = Setting(length=32, groups=32, group_size=8, batches=1)

@@ -12,7 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrl_llm.registry import AUTOMATA
+from jaxrl_llm.registry import Table
+
+AUTOMATA: Table = Table("automaton", "experiments.tables_lib.arena.tasks", "task")
 
 
 class Automaton(NamedTuple):

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxrl_llm.lab.arena.automata import Automaton, end_win, entries, limit_win
-from jaxrl_llm.lab.arena.policies import Policy
-from jaxrl_llm.lab.arena.setting import POLICIES_OF_A_MIXTURE, Setting
+from experiments.tables_lib.arena.automata import Automaton, end_win, entries, limit_win
+from experiments.tables_lib.arena.policies import Policy
+from experiments.tables_lib.arena.setting import POLICIES_OF_A_MIXTURE, Setting
 
 
 class Rows(NamedTuple):

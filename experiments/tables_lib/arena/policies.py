@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from experiments.tables_lib.arena.automata import entries
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.fields import did_you_mean
-from jaxrl_llm.lab.arena.automata import entries
 
 
 class Policy(Protocol):

@@ -13,9 +13,8 @@ from jax.flatten_util import ravel_pytree
 
 from experiments.commands import saved
 from experiments.report import html
-from experiments.tables_lib.replay import frozen, replay_report, replay_run
+from experiments.tables_lib.replay import frozen, replay, replay_report, replay_run
 from jaxrl_llm.config import EstimatorConfig, StepConfig, VocabularyConfig, base_config, from_dict
-from jaxrl_llm.lab.replay import replay
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.loss import policy_loss, policy_stats
 from jaxrl_llm.presets import apply

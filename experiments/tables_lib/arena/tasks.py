@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxrl_llm.lab.arena.automata import Automaton, task, visits
+from experiments.tables_lib.arena.automata import Automaton, task, visits
 
 STATES, VOCABULARY = 32, 4
 FIRST_RETURN = 0.15  # of `verdict` and `warm`, about

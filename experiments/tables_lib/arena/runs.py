@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxrl_llm.lab.arena import automata, rows, updates
-from jaxrl_llm.lab.arena.methods import Method
-from jaxrl_llm.lab.arena.policies import get_policy, table_of
-from jaxrl_llm.lab.arena.rows import Behavior
-from jaxrl_llm.lab.arena.setting import MARKS, POLICIES_OF_A_MIXTURE, Setting
-from jaxrl_llm.lab.arena.updates import Context
+from experiments.tables_lib.arena import automata, rows, updates
+from experiments.tables_lib.arena.method import Method
+from experiments.tables_lib.arena.policies import get_policy, table_of
+from experiments.tables_lib.arena.rows import Behavior
+from experiments.tables_lib.arena.setting import MARKS, POLICIES_OF_A_MIXTURE, Setting
+from experiments.tables_lib.arena.updates import Context
 from jaxrl_llm.objective import advantages
 
 EVALUATED = (32, 4)  # groups and rows of a group, for a policy whose return is not exact

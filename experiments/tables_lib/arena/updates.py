@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from experiments.tables_lib.arena.method import Method
+from experiments.tables_lib.arena.policies import Policy
+from experiments.tables_lib.arena.rows import Behavior, Rows
+from experiments.tables_lib.arena.setting import MARKS, OPTIMIZERS, Setting
 from jaxrl_llm.config import AdvantageConfig
-from jaxrl_llm.lab.arena.methods import Method
-from jaxrl_llm.lab.arena.policies import Policy
-from jaxrl_llm.lab.arena.rows import Behavior, Rows
-from jaxrl_llm.lab.arena.setting import MARKS, OPTIMIZERS, Setting
 from jaxrl_llm.objective import advantages, aggregation, correction, estimators
 from jaxrl_llm.objective.advantages.critic import value_targets
 from jaxrl_llm.registry import TRANSFORMS

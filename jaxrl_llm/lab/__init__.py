@@ -1,1 +1,0 @@
-"""The laboratory: what estimators and advantages do, measured where the truth is known."""

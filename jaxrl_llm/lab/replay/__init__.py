@@ -1,1 +1,0 @@
-"""One saved batch under every estimator."""

@@ -191,6 +191,11 @@ PRESETS = {
         recipe("reinforce", "opmd", "token"),
     "asymre":
         recipe("reinforce", "asymre", "token"),
+    # Of the script for mathematics.
+    "vcpo":
+        recipe("ppo", "opob", "sequence", estimator__clip_low="none", estimator__clip_high="none",
+                advantage__normalize=True, correction__level="sequence", correction__cap=8.0,
+                transform__name="ess"),
     "balanced":
         recipe("ppo", "grpo", "balanced"),
     "grpo_lambda":

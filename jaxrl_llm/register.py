@@ -9,7 +9,8 @@
 The first argument is the name in the config (`reward.name=task,short`), keywords are numbers with
 their defaults (`reward.limit=30`). The file, or the module of a folder of files, is named in
 `config.plugins`. Each decorator's own documentation says what the function gets and returns;
-experiments/extend has a page for each kind. Two doors decorate nothing: `metrics` takes the
+experiments/extend has a page for each kind. A rule of the vocabulary has no name in the config: its
+number is the key (`vocabulary.epsilon=0.01`). Two doors decorate nothing: `metrics` takes the
 meanings of a plugin's metrics, `statistic_column` the name of a column that the anchor's pass has.
 """
 
@@ -18,6 +19,7 @@ from jaxrl_llm.objective.advantages import register as advantage
 from jaxrl_llm.objective.aggregation import register as aggregation
 from jaxrl_llm.objective.estimators import register as estimator
 from jaxrl_llm.objective.terms import register as loss_term
+from jaxrl_llm.ops.vocabulary import register as vocabulary
 from jaxrl_llm.registry import FAMILIES
 from jaxrl_llm.reporting.glossary import register as metrics
 from jaxrl_llm.reporting.metric_writers import register as metric_writer
@@ -38,5 +40,5 @@ family = FAMILIES.register  # a subclass of models.families.Family, by its `mode
 __all__ = [
     "advantage", "aggregation", "backend", "column", "environment", "estimator", "family",
     "loss_term", "mapping", "metric_writer", "metrics", "optimizer", "reward", "shaping",
-    "statistic_column", "task", "tool", "update_transform", "verifier"
+    "statistic_column", "task", "tool", "update_transform", "verifier", "vocabulary"
 ]

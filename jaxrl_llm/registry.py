@@ -279,6 +279,13 @@ class Combination(Table[E]):
     return all(part.strip() in self.names() for part in str(name).split(","))
 
 
+class Together(Combination):
+  """A table of which every method is read, so that no key names one: "" is all of them."""
+
+  def __getitem__(self, name: str) -> Any:
+    return super().__getitem__(name or ",".join(self.names()))
+
+
 @dataclasses.dataclass(frozen=True, init=False)
 class Choice:
   """A method's name and the hyperparameters that were set for it.
@@ -324,6 +331,7 @@ ADVANTAGES: Table = Table("advantage", "jaxrl_llm.objective.advantages", late=Tr
 AGGREGATIONS: Table = Table("aggregation", "jaxrl_llm.objective.aggregation")
 LOSS_TERMS: Combination = Combination("term", "jaxrl_llm.objective.terms")
 COLUMNS: Table = Table("column", "jaxrl_llm.training.columns", "needs")
+VOCABULARY: Together = Together("vocabulary", "jaxrl_llm.ops.vocabulary")
 TRANSFORMS: Combination = Combination("transform", "jaxrl_llm.training.transform_methods")
 OPTIMIZERS: Table = Table("optimizer", "jaxrl_llm.training.optimizers")
 FAMILIES: Table = Table("family", "jaxrl_llm.models.families", "model_type")

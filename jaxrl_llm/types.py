@@ -47,9 +47,9 @@ class PromptBatch:
 class Sampling:
   """Parameters of the sampling rule. They are traced, so changing one does not recompile.
 
-  top_k, top_p and min_p are applied in this order to the distribution at `temperature`, and the
-  kept tokens are renormalised (ops/vocabulary.py). The defaults keep all tokens. They have the
-  dtypes that `of` gives, so that both share one compiled program.
+  The rules are applied to the distribution at `temperature`, and the kept tokens are renormalised
+  (ops/vocabulary.py). The defaults keep all tokens. They have the dtypes that `of` gives, so that
+  both share one compiled program.
 
   Attributes:
     temperature: scalar f32; 0 means greedy.
@@ -60,6 +60,7 @@ class Sampling:
       keeps all.
     logit_noise: scalar f32, standard deviation of the normal noise that a sampler adds to its
       logits before the temperature; scorers ignore it.
+    further: scalars f32 of other rules, by name.
   """
 
   temperature: Float[Array, ""]
@@ -67,13 +68,20 @@ class Sampling:
   top_p: Float[Array, ""] | np.float32 = np.float32(1)
   min_p: Float[Array, ""] | np.float32 = np.float32(0)
   logit_noise: Float[Array, ""] | np.float32 = np.float32(0)
+  further: dict[str, Float[Array, ""] | np.float32] = dataclasses.field(default_factory=dict)
 
   @classmethod
   def of(cls, temperature: float, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0,
-         logit_noise: float = 0.0) -> "Sampling":
+         logit_noise: float = 0.0, **further: float) -> "Sampling":
     """Converts plain numbers."""
     return cls(jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p), jnp.float32(min_p),
-               jnp.float32(logit_noise))
+               jnp.float32(logit_noise),
+               {name: jnp.float32(value) for name, value in further.items()})
+
+  @property
+  def rules(self) -> dict[str, Array]:
+    """Returns the values of all rules of the vocabulary, by name."""
+    return {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p, **self.further}
 
 
 # Values of `Rollout.stop_reason`.

@@ -27,6 +27,7 @@ OWN_TASK = (
     "  def longest_demonstration(self):\n    return 2\n"
     "  def reward(self, problem, completion):\n")
 TOOL = HEAD + "@register.tool('own', protocol='inline')\n"
+RULE = HEAD + "@register.vocabulary('own', 0.0)\ndef own(logits, value):\n"
 ENVIRONMENT = HEAD + "@register.environment('own')\n"
 USED = {"estimator.name": "own"}
 BYTES = {"task.name": "own", "model.vocab_size": 258}
@@ -62,6 +63,12 @@ BROKEN = {
                                      {"advantage.name": "own"}, ["float32[2]", "[2, 3]"]),
     "advantage that reads what it does not need": (
         ADVANTAGE + "  return inputs.values * 2\n", {"advantage.name": "own"}, ["line 3, own"]),
+    "rule of the wrong type": (RULE + "  return logits - value\n", {"vocabulary.own": 0.1},
+                               ["line 3, own", "float32[2, 3]", "bool of their shape"]),
+    "rule that raises": (RULE + "  return logits @ value\n", {"vocabulary.own": 0.1},
+                         ["line 3, own", "vocabulary 'own'"]),
+    "rule whose name is taken": (RULE.replace("'own'", "'top_p'") + "  pass\n", {},
+                                 ["'top_p' is registered already"]),
     "reward that returns a text": (REWARD + "  return 'good'\n", {"reward.name": "own"},
                                    ["line 3, own", "returned 'good'"]),
     "reward that raises": (REWARD + "  return problem.truth\n", {"reward.name": "task,own"},

@@ -50,7 +50,8 @@ def walk(cls=Config, prefix: str = "", method=None):
       yield Key(prefix, field, method)
   if issubclass(cls, Choice):
     for name in cls.table.names():
-      yield from walk(cls.table[name].numbers, prefix, (prefix + "name", name))
+      named = "name" in fields.options(cls)  # otherwise all methods are read
+      yield from walk(cls.table[name].numbers, prefix, (prefix + "name", name) if named else method)
 
 
 # --- conditions

@@ -20,7 +20,7 @@ FOLDER = ROOT / "experiments" / "extend"
 PAGES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "config")
 TOKENIZER = byte_tokenizer()
 KINDS = {"advantage", "environment", "estimator", "judge", "mapping", "mtp", "reward", "task",
-         "tool", "writer"}
+         "tool", "vocabulary", "writer"}
 
 
 def command(page: str) -> list[str]:
@@ -60,11 +60,13 @@ METHODS = {
     "mtp": ("term", {"name": "distilled", "coef": 0.2}),
     "mapping": ("task", {"name": "dataset"}),
     "task": ("task", {"name": "backwards", "letters": 3}),
+    "vocabulary": ("vocabulary", {"epsilon": 0.01, "side": "both"}),
 }
 
 
 @pytest.mark.parametrize("page, key, value", quick_of(
-    (), {page: (page, *entry) for page, entry in METHODS.items()}, slow=("estimator",)))
+    (), {page: (page, *entry) for page, entry in METHODS.items()},
+    slow=("estimator", "vocabulary")))
 def test_the_method_is_the_run_s(tmp_path, page, key, value):
   metrics, rows = run(page, tmp_path / page)
   assert metrics[-1]["iteration"] == 2 and len(rows) == 16
@@ -73,6 +75,10 @@ def test_the_method_is_the_run_s(tmp_path, page, key, value):
     check_export(tmp_path, page)
   if page == "mtp":
     assert metrics[-1]["mtp/coefficient"] == pytest.approx(0.2)
+  if page == "vocabulary":
+    assert 0 < metrics[-1]["vocabulary/kept_mass"] < 1
+    # One optimizer batch of two is on-policy: no sampled token is outside there, and few later.
+    assert metrics[-1]["vocabulary/out_of_set"] < 0.1
   if page == "task":
     assert all(row["answer"] == row["prompt"][::-1] and len(row["prompt"]) == 3 for row in rows)
 

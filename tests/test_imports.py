@@ -18,7 +18,7 @@ ALLOWED = {
     "registry": {"fields", "method_numbers"},
     "config": {"fields", "late", "registry"},
     "presets": BASE,
-    "register": {"wiring", "training", "objective", "rollouts", "tasks", "grading",
+    "register": {"wiring", "training", "objective", "ops", "rollouts", "tasks", "grading",
                  "reporting"} | BASE,
     "ops": BASE,
     "grading": {"sandbox"} | BASE,

@@ -26,6 +26,7 @@ COVERED = {
     "objective/plugin_checks.py": "test_broken_plugins.py",
     "objective/step_size.py": "training/test_transform_methods.py",
     "ops/prefix_tree.py": "objective/test_tempo.py",
+    "ops/ranked.py": "ops/test_masked.py",
     "parallel/crossings.py": "training/test_devices.py",
     "parallel/layouts.py": "training/test_devices.py",
     "rollouts/assembly.py": "rollouts/test_engine.py",

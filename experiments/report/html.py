@@ -18,6 +18,7 @@ import jinja2
 from experiments.report import strips
 from experiments.report.summaries import headline, summary_rows
 from jaxrl_llm.config import Config, ConfigError, fill, from_dict, to_dict
+from jaxrl_llm.fields import options
 from jaxrl_llm.late import loaded
 from jaxrl_llm.registry import TASKS, Choice
 from jaxrl_llm.reporting import glossary
@@ -29,7 +30,7 @@ from jaxrl_llm.store.folders import path_of
 CLAMP = 2.0  # nats: larger changes of a token's log-prob have the same colour
 OPACITY = 0.7  # of the colour at CLAMP
 METHODS = tuple(name for name, section in typing.get_type_hints(Config).items()
-                if issubclass(section, Choice))
+                if issubclass(section, Choice) and "name" in options(section))
 BLUE, RED, GREY = "31, 111, 235", "218, 54, 51", "128, 128, 128"
 
 

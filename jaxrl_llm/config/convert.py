@@ -120,7 +120,7 @@ def _section(values, cls, prefix: str, problems: Problems):
   hyperparameters = {key: value for key, value in values.items() if key not in fields}
   if issubclass(cls, Choice):
     with problems:
-      method = values_of.get("name", fields["name"].default)
+      method = values_of.get("name", cls.name)
       values_of |= _numbers(hyperparameters, cls, method, prefix)
   else:
     for key in hyperparameters:

@@ -42,12 +42,13 @@ def _section_lines(section, prefix: str, root) -> Iterator[str]:
     elif root is None or unmet_condition(section, field, root) is None:
       yield _line(field, value, prefix, section)
   if isinstance(section, Choice):
-    methods = section.table.names() if root is None else [section.name]
+    named = "name" in options(type(section))
+    methods = section.table.names() if named and root is None else [section.name]
     for method in methods:
       entry = section.table[method]
       hyperparameters = entry.numbers() if root is None else section.table.numbers(section)
       lines = _section_lines(hyperparameters, prefix, root)
-      yield from _headed(f"{prefix}name = {method}", lines, gap=False)
+      yield from _headed(f"{prefix}name = {method}", lines, gap=False) if named else lines
 
 
 def _headed(heading: str, lines: Iterator[str], gap: bool = True) -> Iterator[str]:

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any, ClassVar
 
 from jaxrl_llm import registry
-from jaxrl_llm.fields import ConfigError, option, when
-from jaxrl_llm.registry import Choice, Combination, Table
+from jaxrl_llm.fields import ConfigError, derived, option, when
+from jaxrl_llm.registry import Choice, Combination, Table, Together
 
 WEIGHTED = when(".level", "token", "sequence")
 TEACHER = when("reads_teacher", text="advantage.name=reverse_kl or term.name=distill")
@@ -184,28 +184,30 @@ class TermConfig(Choice):
   table: ClassVar[Combination] = registry.LOSS_TERMS
 
 
-@dataclasses.dataclass(frozen=True)
-class VocabularyConfig:
-  """Restricts the policy to the tokens that these rules keep, and renormalises it over them.
+@dataclasses.dataclass(frozen=True, init=False)
+class VocabularyConfig(Choice):
+  """Restricts the policy to the tokens that rules keep, and renormalises it over them.
 
-  The rules apply in the order top_k, top_p, min_p (ops/vocabulary.py). Only min_p is dynamic
-  vocabulary pruning (DVP): it keeps the tokens with p >= min_p * max p.
+  The rules are those of ops/vocabulary.py, each a key: `VocabularyConfig(min_p=0.05)`. Only min_p
+  is dynamic vocabulary pruning (DVP): it keeps the tokens with p >= min_p * max p.
   """
 
-  top_k: int = option(0, "keeps the k most likely tokens; 0: all", low=0)
-  top_p: float = option(1.0, "keeps the most likely tokens that reach this mass; 1: all", low=1e-6,
-                        high=1.0)
-  min_p: float = option(0.0, "keeps tokens with at least this share of the top probability; 0: all",
-                        low=0.0, high=1.0)
+  name: str = derived("", "all rules")
   side: str = option(
       "both", "ablation: prunes only the sampler, or only the trainer, which biases the ratio",
       choices=("both", "sampler", "trainer"),
-      when=when(".rules", text="vocabulary.top_k, top_p or min_p set"))
+      when=when(".rules", text="vocabulary.top_k, top_p or another rule set"))
+  table: ClassVar[Together] = registry.VOCABULARY
 
   @property
   def rules(self) -> dict[str, Any]:
     """Returns the rules that prune, as arguments of ops/vocabulary.py."""
-    return _pruning(self)
+    return {name: value for name, value in self.given
+            if value != self.table[name].keeps_all}
+
+  def rules_of(self, side: str) -> dict[str, Any]:
+    """Returns `rules` as far as they apply to a side, `sampler` or `trainer`."""
+    return self.rules if self.side in ("both", side) else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +215,7 @@ class LossConfig:
   """Options of `policy_loss`.
 
   Attributes:
-    top_k, top_p, min_p: the rules of VocabularyConfig, if they apply to the trainer.
+    pruning: the rules of VocabularyConfig that apply to the trainer, as (name, value).
     min_new_tokens, stop_ids: the stop tokens are banned before this many completion tokens.
     max_new_tokens: only this many columns after a row's prompt are scored. None: all columns.
     term: the terms in addition to kl, entropy and critic. None: there is none.
@@ -227,10 +229,8 @@ class LossConfig:
   temperature: float = 1.0
   correction: CorrectionConfig = CorrectionConfig()
   critic: CriticConfig | None = None
-  min_p: float = 0.0
+  pruning: tuple = ()
   num_experts: int = 0
-  top_k: int = 0
-  top_p: float = 1.0
   min_new_tokens: int = 0
   stop_ids: tuple[int, ...] = ()
   max_new_tokens: int | None = None
@@ -240,7 +240,7 @@ class LossConfig:
   @property
   def rules(self) -> dict[str, Any]:
     """Returns the rules that prune, as arguments of ops/vocabulary.py."""
-    return _pruning(self)
+    return dict(self.pruning)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,8 +254,3 @@ class BatchConfig:
   correction: CorrectionConfig = CorrectionConfig()
   kl: KLConfig = KLConfig()
   term_columns: tuple[str, ...] = ()
-
-
-def _pruning(cfg: VocabularyConfig | LossConfig) -> dict[str, Any]:
-  keeps_all = {"top_k": 0, "top_p": 1, "min_p": 0}
-  return {name: getattr(cfg, name) for name, off in keeps_all.items() if getattr(cfg, name) != off}

@@ -142,13 +142,13 @@ class Config:
   @property
   def loss(self) -> LossConfig:
     """Returns what the loss reads, without the task's `stop_ids`."""
-    rules = self.vocabulary.rules if self.vocabulary.side in ("both", "trainer") else {}
     return LossConfig(self.estimator, self.kl, self.entropy, self.rollout.temperature,
                       self.correction, self.critic if self.has_critic else None,
+                      pruning=tuple(self.vocabulary.rules_of("trainer").items()),
                       num_experts=self.model.num_experts,
                       min_new_tokens=self.rollout.min_new_tokens,
                       max_new_tokens=self.rollout.max_new_tokens,
-                      term=self.term if self.term.name != "none" else None, **rules)
+                      term=self.term if self.term.name != "none" else None)
 
   @property
   def step(self) -> StepConfig:
@@ -173,6 +173,6 @@ class Config:
     transforms = self.transform.table.parts(self.transform.name).values()
     table = self.estimator.table
     of_estimator = table[self.estimator.name].required(table.numbers(self.estimator))
-    passes = of_estimator & set(registry.COLUMNS.names())
+    passes = frozenset(name for name in of_estimator if name in registry.COLUMNS)
     of_transforms = (getattr(entry.function, "columns", frozenset()) for entry in transforms)
     return tuple(sorted(passes.union(*(entry.columns for entry in parts), *of_transforms)))

@@ -53,6 +53,3 @@ def interpolated_anchor(log_probs: Float[Array, "B L"], behavior_log_probs: Floa
   dtype = jnp.promote_types(jnp.result_type(log_probs), jnp.float32)
   shift = log_probs.astype(dtype) - behavior_log_probs
   return lax.stop_gradient(behavior_log_probs + share * shift)
-
-
-between = interpolated_anchor  # former name

@@ -18,6 +18,7 @@ from jaxrl_llm.config import (
 )
 from jaxrl_llm.objective import advantages, estimators, terms
 from jaxrl_llm.objective.aggregation import loss_weights, regularizer_weights
+from jaxrl_llm.ops import vocabulary
 from jaxrl_llm.registry import ADVANTAGES, AGGREGATIONS, ESTIMATORS, LOSS_TERMS, Choice, Table
 from jaxrl_llm.types import (
   AdvantageInputs,
@@ -35,8 +36,8 @@ SHAPE = (2, 3)  # rows, tokens
 
 
 def check_objective(loss: LossConfig, batch: BatchConfig) -> None:
-  """Traces estimator, advantage, aggregation and loss terms on 2 x 3 arrays, where a plugin brings
-  them.
+  """Traces estimator, advantage, aggregation, loss terms and rules of the vocabulary on 2 x 3
+  arrays, where a plugin brings them.
 
   Raises:
     ConfigError: naming the method's file and line: it raises, or returns something else than its
@@ -45,6 +46,7 @@ def check_objective(loss: LossConfig, batch: BatchConfig) -> None:
   _check_of_plugin(ESTIMATORS, loss.estimator, _check_estimator)
   _check_of_plugin(ADVANTAGES, batch.advantage, _check_advantage)
   _check_of_plugin(AGGREGATIONS, batch.aggregation, _check_aggregation)
+  jax.eval_shape(functools.partial(vocabulary.support, **loss.rules), _array(SHAPE))
   for name, entry in LOSS_TERMS.parts(loss.term.name).items() if loss.term is not None else ():
     function = getattr(entry, "loss", entry.function)
     if not getattr(function, "__module__", "jaxrl_llm.").startswith("jaxrl_llm."):

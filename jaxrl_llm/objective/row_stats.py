@@ -7,10 +7,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
-from jaxrl_llm.objective.step_size import ess_step_scale as ess_step_scale  # its name of before
 from jaxrl_llm.ops.bins import pack, places, unpack, weights
 from jaxrl_llm.ops.token_stats import token_stats
 from jaxrl_llm.types import Bins, TokenStats
@@ -24,7 +22,7 @@ class Distribution:
 
   Attributes:
     temperature: divides the logits.
-    rules: top_k, top_p and min_p by name, see ops/token_stats.py; a missing rule is left out of the
+    rules: values of rules by name, see ops/vocabulary.py; a missing rule is left out of the
       program.
     banned: (ids, [B, L] bool, True where none of the ids may be the token), as `stop_rule` returns
       them; None: every token is allowed everywhere.
@@ -136,36 +134,6 @@ def _check_ahead(distribution: Distribution, bins: Bins | None) -> None:
   if bins is not None and bins.shared is not None:
     raise ValueError("mtp_log_probs with rows that share their beginning: its last token would "
                      "have to predict another token for each row. Fix: shared_prompts=False.")
-
-
-def state_distance(params, other_params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *,
-                   model,
-                   normed: bool = True, bins: Bins | None = None) -> Float[Array, "B L"]:
-  """Returns || h - h' ||, f32, of the last hidden states that predict each token, without gradient.
-
-  Entry 0 is 0, and so is all that is after a row's end in bins.
-
-  Args:
-    params, other_params: of `model`; h is the state under the first ones, h' under the others.
-    tokens, length, bins: as in `row_stats`.
-    normed: takes the states after the final norm, as the head reads them; False: before it.
-  """
-  fed = (_padded if bins is None else functools.partial(_packed, bins=bins))(
-      tokens, length, None, None)
-  if bins is None:
-    model = getattr(model, "of_single_segments", model)
-  sharing = {} if fed.shared is None else {"shared": fed.shared}
-  inputs = (fed.tokens, fed.positions, fed.segments)
-
-  def state(params):
-    if normed:
-      return model.hidden(params, *inputs, **sharing)[0].astype(jnp.float32)
-    columns = jnp.broadcast_to(jnp.arange(fed.tokens.shape[1]), fed.tokens.shape)
-    last = (model.config.num_layers,)
-    return model.hidden_states(params, *inputs, columns, last, **sharing)[0].astype(jnp.float32)
-
-  distance = jnp.linalg.norm(state(params) - state(other_params), axis=-1)
-  return lax.stop_gradient(_at_the_predicted_token(fed.back(distance)))
 
 
 def fed_tokens(length: Int[Array, " B"], width: int,

@@ -2,10 +2,14 @@
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from jaxrl_llm.late import late_names
 from jaxrl_llm.types import EffectiveShare, Extreme, Histogram, Mean
+
+# What few methods need, and few runs load.
+__getattr__ = late_names(__name__, dict.fromkeys(
+    ("group_others", "pair_index", "row_quantile", "whiten"), "jaxrl_llm.ops.ranked"))
 
 # Fixed edges for quantiles of log-ratios in nats, dense around 0, where most of them lie.
 _POSITIVE_EDGES = tuple(float(f"{x:.3g}") for x in (10 ** (e / 6) for e in range(-30, 7)))
@@ -32,38 +36,6 @@ def row_mean(values: Float[Array, "B L"], mask: Bool[Array, "B L"]) -> Float[Arr
   return safe_divide(jnp.sum(masked(values, mask), -1, keepdims=True), count)
 
 
-def row_quantile(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
-                 share: float) -> Float[Array, "B 1"]:
-  """Returns the quantile of each row's masked values, interpolated linearly; 0 for a row without
-  any.
-
-  Args:
-    share: 0 is the smallest value, 1 the largest.
-  """
-  values = masked(values, mask)
-  ascending = jnp.sort(jnp.where(mask, values, jnp.inf), -1)
-  last = jnp.maximum(jnp.sum(mask, -1, keepdims=True) - 1, 0)
-  place = last.astype(values.dtype) * share
-  low_index = jnp.clip(jnp.floor(place).astype(jnp.int32), 0, last)
-  low = jnp.take_along_axis(ascending, low_index, -1)
-  high = jnp.take_along_axis(ascending, jnp.minimum(low_index + 1, last), -1)
-  quantile = low + (place - low_index) * (high - low)
-  return jnp.where(jnp.any(mask, -1, keepdims=True), quantile, 0.0)
-
-
-def whiten(values: Array, mask: Array, *, epsilon: float = 1e-8) -> Array:
-  """Returns (values - mean) / sqrt(var + epsilon) over the masked entries, 0 elsewhere.
-
-  The variance divides by count - 1; of a single entry it is 0.
-  """
-  count = jnp.sum(mask).astype(jnp.float32)
-  deviation = masked(values, mask)
-  # The second pass removes the rounding of the first mean, which 1 / sqrt(epsilon) would magnify.
-  for _ in range(2):
-    deviation = masked(deviation - safe_divide(jnp.sum(deviation), count), mask)
-  return deviation * lax.rsqrt(safe_divide(jnp.sum(jnp.square(deviation)), count - 1) + epsilon)
-
-
 def group_index(group_id: Int[Array, " B"]) -> Int[Array, " B"]:
   """Returns group numbers 0, 1, ... without gaps, for ids that may be any integers in any order."""
   return jnp.unique(group_id, return_inverse=True, size=group_id.shape[0])[1]
@@ -85,44 +57,6 @@ def group_max(values: Num[Array, "B *D"], group_id: Int[Array, " B"]) -> Num[Arr
   """
   index = group_index(group_id)
   return jax.ops.segment_max(values, index, num_segments=values.shape[0])[index]
-
-
-def group_others(values: Float[Array, "B *D"], group_id: Int[Array, " B"]) -> Float[Array, "B *D"]:
-  """Returns, for each row, the sum over the other rows of its group; arguments as `group_sum`.
-
-  It is exactly 0 where there are no others. The rows before and after the row are summed: the
-  group's sum minus the row would carry the rounding of a large row into a small result.
-  """
-  order = jnp.argsort(group_id, stable=True)
-  sorted_id, sorted_values = group_id[order], values[order]
-  changes = sorted_id[1:] != sorted_id[:-1]
-  edge = jnp.ones(1, bool)
-  sum_before = _sum_before(sorted_values, jnp.concatenate([edge, changes]))
-  sum_after = _sum_before(sorted_values[::-1], jnp.concatenate([edge, changes[::-1]]))[::-1]
-  return jnp.zeros_like(values).at[order].set(sum_before + sum_after)
-
-
-def _sum_before(values: Array, first: Bool[Array, " B"]) -> Array:
-  """Returns the sum of the earlier rows of the same segment; `first` is True on each segment's
-  first row.
-  """
-  flags = jnp.broadcast_to(first.reshape((-1,) + (1,) * (values.ndim - 1)), values.shape)
-
-  def join(earlier, later):
-    return earlier[0] | later[0], jnp.where(later[0], later[1], earlier[1] + later[1])
-
-  inclusive = lax.associative_scan(join, (flags, values), axis=0)[1]
-  return jnp.where(flags, 0, jnp.concatenate([jnp.zeros_like(values[:1]), inclusive[:-1]]))
-
-
-def pair_index(first: Int[Array, " B"], second: Int[Array, " B"]) -> Int[Array, " B"]:
-  """Returns numbers 0, 1, ... without gaps, equal exactly where both `first` and `second` are
-  equal.
-  """
-  order = jnp.lexsort((second, first))
-  changes = (first[order][1:] != first[order][:-1]) | (second[order][1:] != second[order][:-1])
-  number = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(changes, dtype=jnp.int32)])
-  return jnp.zeros_like(number).at[order].set(number)
 
 
 def mean(values: Array, mask: Array) -> Mean:

@@ -49,14 +49,14 @@ def scaled_logits(hidden: Float[Array, "... D"], head: Float[Array, "D V"],
 
 
 def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
-                targets: Int[Array, "*B L"], *, temperature, top_k=None, top_p=None, min_p=None,
+                targets: Int[Array, "*B L"], *, temperature,
                 banned: tuple[Bool[Array, " V"], Bool[Array, "*B L"]] | None = None,
                 stats: frozenset[str] = frozenset(), entropy_gradient: bool = False,
-                read: Bool[Array, "*B L"] | None = None) -> TokenStats:
+                read: Bool[Array, "*B L"] | None = None, **rules) -> TokenStats:
   """Returns log-probabilities of `targets`, and further statistics of softmax(hidden @ head /
   temperature).
 
-  With top_k, top_p, min_p or banned, the distribution is p_S, renormalised over the kept tokens S:
+  With rules or banned, the distribution is p_S, renormalised over the kept tokens S:
 
     log p_S(a) = z_a - lse_S(z)         d log p_S(a) / dz_k = 1[k = a] - p_S(k), exactly 0 outside S
     entropy, sum_pi_squared             of p_S
@@ -70,7 +70,6 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
     head: [D, V] float.
     targets: [..., L] int, ids below V.
     temperature: positive scalar, traced or not; without gradient.
-    top_k, top_p, min_p: scalars, traced or not, see ops/vocabulary.py; None leaves a rule out.
     banned: (tokens [V] bool, positions [..., L] bool): these tokens are never in S at these
       positions, and the other rules see the distribution without them. None bans nothing.
     stats: subset of STATS.
@@ -78,6 +77,8 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
       logged. sum_pi_squared and kept_mass never carry a gradient.
     read: [..., L] bool, False where the statistics are not read. A chunk in which nothing is read
       is not computed and gets 0 (False). None: all are read.
+    **rules: values by name, such as top_p, traced or not, see ops/vocabulary.py; None leaves a rule
+      out.
 
   Returns:
     TokenStats shaped as `targets`, in f32 (f64 for f64 input); in_support is bool.
@@ -95,8 +96,7 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
   steps = -(-length // width)
   chunks = functools.partial(_split_length, axis=targets.ndim - 1, steps=steps, width=width)
   temperature = jnp.asarray(temperature, _accumulator(hidden))
-  rules_or_none = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
-  rules = {name: jnp.asarray(value) for name, value in rules_or_none.items() if value is not None}
+  rules = {name: jnp.asarray(value) for name, value in rules.items() if value is not None}
   temperature, rules = lax.stop_gradient((temperature, rules))
   ids, positions = (None, None) if banned is None else (banned[0], chunks(banned[1]))
   read = None if read is None else chunks(read)

@@ -12,17 +12,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxrl_llm.ops import vocabulary
 from jaxrl_llm.ops.token_stats import scaled_logits
+from jaxrl_llm.registry import VOCABULARY
 from jaxrl_llm.types import Sampling
 
-# Fields of Sampling that change a distribution in addition to the temperature.
-RULES = frozenset({"top_k", "top_p", "min_p", "logit_noise"})
+NOISE = "logit_noise"  # what changes a distribution besides the temperature and `Sampling.rules`
 
 
 def rules_on(sampling: Sampling) -> frozenset[str]:
-  """Returns the names of RULES whose values, which must not be traced, change anything."""
+  """Returns the names of rules, and NOISE, whose values, which must not be traced, change anything.
+  """
   values = jax.device_get(sampling)
-  on = {"top_k": values.top_k > 0, "top_p": values.top_p < 1, "min_p": values.min_p > 0,
-        "logit_noise": values.logit_noise > 0}
+  on = {name: value != VOCABULARY[name].keeps_all for name, value in values.rules.items()}
+  on[NOISE] = values.logit_noise > 0
   return frozenset(name for name, changes in on.items() if changes)
 
 
@@ -45,7 +46,7 @@ class Draw(NamedTuple):
 
 def sample_token(hidden, head, noise: tuple[Array, Array], sampling: Sampling,
                  forbidden: Bool[Array, "B V"] | None = None, *,
-                 rules: frozenset[str] = RULES) -> tuple[Array, Array]:
+                 rules: frozenset[str] | None = None) -> tuple[Array, Array]:
   """Samples the next token of each row by the Gumbel maximum, or by arg max at temperature 0.
 
   Args:
@@ -56,8 +57,9 @@ def sample_token(hidden, head, noise: tuple[Array, Array], sampling: Sampling,
     sampling: traced.
     forbidden: tokens of probability 0; the others are renormalised before the rules of `sampling`
       apply. None allows every token.
-    rules: the rules that may be on. The others are left out of the program, and their values are
-      not read: a sort of the vocabulary takes a compiler longer than everything else in a step.
+    rules: as `rules_on` returns them, those that may be on. The others are left out of the program,
+      and their values are not read: a sort of the vocabulary takes a compiler longer than
+      everything else in a step. None: all may.
 
   Returns:
     (token [B] int32, its log-probability [B] f32 in nats, which is 0 at temperature 0).
@@ -67,6 +69,7 @@ def sample_token(hidden, head, noise: tuple[Array, Array], sampling: Sampling,
   if forbidden is not None:
     logits = vocabulary.prune(logits, ~forbidden)
   keys = jax.vmap(jax.random.fold_in)(*noise)
+  rules = frozenset((*sampling.rules, NOISE)) if rules is None else rules
   logits = _truncate(logits, sampling, keys, rules) if rules else logits
   noise = _gumbel(keys, logits.shape[-1])
   token = first_arg_max(logits + jnp.where(greedy, 0.0, noise))
@@ -103,8 +106,8 @@ def _truncate(logits: Float[Array, "B V"], sampling: Sampling, keys,
     keys: [B]; the noise comes from fold_in(key, 1), so that it is independent of the Gumbel noise.
     rules: as in `sample_token`; at least one.
   """
-  pruning = {name: getattr(sampling, name) for name in sorted(rules - {"logit_noise"})}
-  noisy = "logit_noise" in rules
+  pruning = {name: sampling.rules[name] for name in sorted(rules - {NOISE})}
+  noisy = NOISE in rules
 
   def normal(key):
     return jax.random.normal(jax.random.fold_in(key, 1), logits.shape[-1:], jnp.float32)

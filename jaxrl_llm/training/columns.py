@@ -31,7 +31,7 @@ class ColumnParts(NamedTuple):
   Attributes:
     model: the trainer's.
     cfg: the loss, and how many micro-batches the rows are scored in.
-    rules: fields of Sampling that prune the vocabulary.
+    rules: names of the rules that prune the vocabulary.
     numbers: hyperparameters of the run's advantage.
     teacher: a network of `teacher.pretrained`; None where there is none. With several teachers,
       each has a separate pass.
@@ -132,3 +132,4 @@ def teacher_log_probs(parts: ColumnParts) -> Callable[..., Array]:
 
 
 register_statistic("entropy", "entropy")
+COLUMNS.files["row_gradient"] = "jaxrl_llm.training.row_gradients"

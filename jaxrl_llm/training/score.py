@@ -47,11 +47,9 @@ class Scores:
   step: Array | None = None
 
 
-RULES = frozenset({"top_k", "top_p", "min_p"})  # fields of Sampling that may prune
-
 
 def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfig,
-          stats: frozenset[str] = frozenset(), rules: frozenset[str] = RULES,
+          stats: frozenset[str] = frozenset(), rules: frozenset[str] | None = None,
           packing: Packing | None = None) -> TokenStats:
   """Returns TokenStats [B, L] of `rollout.tokens` at a sampler's temperature and vocabulary; entry
   0 is 0.
@@ -64,13 +62,13 @@ def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfi
       that `loss.min_new_tokens` forbids. With `loss.max_new_tokens`, only completions are scored
       and the rest is 0.
     stats: further statistics, see ops/token_stats.py, and `values` and `mtp_log_probs`.
-    rules: fields of `sampling` that may prune. The others are left out of the program, and their
-      values are not read.
+    rules: names of the sampler's rules that may prune. The others are left out of the program, and
+      their values are not read. None: all may.
     packing: of the rows; replaces the `micro_batches` parts. Positions after a row's end are then
       0, as in the prompt.
   """
   temperature = jnp.where(sampling.temperature == 0, 1.0, sampling.temperature)
-  values = {name: getattr(sampling, name) for name in sorted(rules)}
+  values = {name: value for name, value in sampling.rules.items() if rules is None or name in rules}
 
   def run(rows: Rollout, bins: Bins | None = None) -> TokenStats:
     distribution = Distribution(temperature, values, stop_rule(rows, cfg.loss))

@@ -20,7 +20,7 @@ from jaxrl_llm.config import (
 from jaxrl_llm.fields import Problems
 from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective import correction as correction_rules
-from jaxrl_llm.registry import COLUMNS, LOSS_TERMS
+from jaxrl_llm.registry import COLUMNS, LOSS_TERMS, VOCABULARY
 from jaxrl_llm.rollouts import backends, numerics, server
 from jaxrl_llm.training import optimizers, transforms
 from jaxrl_llm.wiring import automatic, evaluation_sets
@@ -120,6 +120,7 @@ def _check_methods(loss: LossConfig, batch: BatchConfig) -> None:
   """Traces methods of plugins on small arrays; raises as `plugin_checks.check_objective`."""
   methods = [choice.table[choice.name]
              for choice in (loss.estimator, batch.advantage, batch.aggregation)]
+  methods += [VOCABULARY[rule] for rule in loss.rules]
   if any(method.of_plugin for method in methods) or loss.term is not None:
     from jaxrl_llm.objective.plugin_checks import check_objective
     check_objective(loss, batch)

@@ -111,9 +111,8 @@ def sampling_of(rollout: RolloutConfig, vocabulary: VocabularyConfig, side: str)
   """Returns the temperature and vocabulary of a side, `sampler` or `trainer` (see
   `vocabulary.side`), and the sampler's noise.
   """
-  rules = vocabulary.rules if vocabulary.side in ("both", side) else {}
   noise = rollout.logit_noise if side == "sampler" else 0.0
-  return Sampling.of(rollout.temperature, **rules, logit_noise=noise)
+  return Sampling.of(rollout.temperature, logit_noise=noise, **vocabulary.rules_of(side))
 
 
 def make_run_environment(rollout: RolloutConfig, tool: ToolConfig, environment: EnvironmentConfig,

@@ -113,7 +113,7 @@ def test_options_enlarge_the_needs():
 
 
 EVERY = {name: AdvantageConfig(name, gamma=0.9, lam=0.8) for name in (
-    *BY_ROW, "asymre", "gae", "gdpo", "maxrl", "opmd", "otb", "pass_k_best", "reinforce_pp",
+    *BY_ROW, "asymre", "gae", "gdpo", "maxrl", "opmd", "opob", "otb", "pass_k_best", "reinforce_pp",
     "reinforce_pp_baseline", "tempo", "tir_otb")}
 EVERY |= {
     f"tir_otb-{granularity}":

@@ -11,7 +11,7 @@ import pytest
 
 from jaxrl_llm.config import ConfigError, CorrectionConfig
 from jaxrl_llm.objective import anchor, correction, gates
-from jaxrl_llm.objective.row_stats import ess_step_scale
+from jaxrl_llm.objective.step_size import ess_step_scale
 
 
 def batch(seed=0, rows=6, length=9):

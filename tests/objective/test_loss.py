@@ -120,7 +120,8 @@ def test_tokens_outside_the_support_have_no_loss_and_stay_in_the_denominator():
 
 def test_a_pruned_policy_reports_what_it_leaves_out():
   params, batch = setting()
-  (value, metrics), gradient = run(params, batch, dataclasses.replace(PLAIN, min_p=0.3))
+  pruned = dataclasses.replace(PLAIN, pruning=(("min_p", 0.3),))
+  (value, metrics), gradient = run(params, batch, pruned)
   kept = metrics["vocabulary/kept_mass"]
   assert 0 < float(kept.total / kept.count) < 1
   assert 0 < float(metrics["vocabulary/out_of_set"].total) < float(
@@ -128,18 +129,10 @@ def test_a_pruned_policy_reports_what_it_leaves_out():
   assert np.isfinite(value) and all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize("rules", [{
-    "top_k": 2
-}, {
-    "top_p": 0.5
-}, {
-    "top_k": 3,
-    "top_p": 0.7,
-    "min_p": 0.2
-}, {
-    "min_new_tokens": 3,
-    "stop_ids": (0, 4)
-}], ids=str)
+@pytest.mark.parametrize("rules", [
+    {"pruning": (("top_k", 2),)}, {"pruning": (("top_p", 0.5),)},
+    {"pruning": (("top_k", 3), ("top_p", 0.7), ("min_p", 0.2))},
+    {"min_new_tokens": 3, "stop_ids": (0, 4)}], ids=str)
 def test_every_rule_reaches_the_loss(rules):
   params, batch = setting()
   (plain, metrics), _ = run(params, batch, PLAIN)
@@ -192,7 +185,7 @@ def bounded(rows=4, length=9, new=4):
 
 
 FULL = LossConfig(EstimatorConfig("reinforce"), kl=KLConfig("k3", 0.1), critic=CriticConfig(),
-                  top_k=4, min_new_tokens=2, stop_ids=(1,))
+                  pruning=(("top_k", 4),), min_new_tokens=2, stop_ids=(1,))
 
 
 @pytest.mark.slow

@@ -72,3 +72,11 @@ def reverse_kl(teacher, anchor, rewards, coef=1.0, reward=0.0, bound=None):
       differences = [max(-bound, min(bound, d)) for d in differences]
     out.append([coef * d + reward * (r - mean) for d in differences])
   return out
+
+
+def opob(rewards, log_energies, normalize=False):
+  """Of one group; energies are W^2 g^2."""
+  energies = [math.exp(e - max(log_energies)) for e in log_energies]
+  baseline = sum(e * r for e, r in zip(energies, rewards, strict=True)) / sum(energies)
+  deviation = statistics.pstdev(rewards) if normalize else 1.0
+  return [(r - baseline) / deviation if deviation else 0.0 for r in rewards]

@@ -75,7 +75,8 @@ def test_the_ratio_is_one(finished):
 
 @pytest.mark.slow
 def test_a_loss_that_prunes_by_min_p_alone_is_told_apart(monkeypatch):
-  monkeypatch.setattr(LossConfig, "rules", property(lambda cfg: {"min_p": cfg.min_p}))
+  monkeypatch.setattr(LossConfig, "rules",
+                      property(lambda cfg: {"min_p": dict(cfg.pruning)["min_p"]}))
   assert widest(iterated(**RULES)[2]) > 1e-2
 
 

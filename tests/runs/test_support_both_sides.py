@@ -65,7 +65,7 @@ def scorer(least):
 
 def loss_config(rules, least) -> LossConfig:
   return LossConfig(EstimatorConfig("reinforce"), temperature=TEMPERATURE, min_new_tokens=least,
-                    stop_ids=(EOS,), **RULES[rules])
+                    stop_ids=(EOS,), pruning=tuple(RULES[rules].items()))
 
 
 @functools.cache
@@ -98,7 +98,7 @@ def test_sampler_scorer_and_loss_agree(how, rules, least):
 
 
 WRONG = {
-    "min_p alone": lambda cfg: dataclasses.replace(cfg, top_k=0, top_p=1.0),
+    "min_p alone": lambda cfg: dataclasses.replace(cfg, pruning=cfg.pruning[-1:]),
     "no least length": lambda cfg: dataclasses.replace(cfg, min_new_tokens=0),
     "a place too far": lambda cfg: dataclasses.replace(cfg, min_new_tokens=cfg.min_new_tokens + 1),
     "another temperature": lambda cfg: dataclasses.replace(cfg, temperature=1.0),

@@ -100,7 +100,8 @@ def assert_close(a, b, tolerance=1e-4):
   jax.tree.map(close, a, b)
 
 
-PRUNED = dataclasses.replace(LOSS, top_k=12, min_new_tokens=3, stop_ids=(1,), critic=None)
+PRUNED = dataclasses.replace(LOSS, pruning=(("top_k", 12),), min_new_tokens=3, stop_ids=(1,),
+                             critic=None)
 LOAD = dataclasses.replace(LOSS, num_experts=4)
 CASES = {
     "dense": (DENSE, LOSS), "experts": (EXPERTS, LOAD), "pruned": (DENSE, PRUNED),

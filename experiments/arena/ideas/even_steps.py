@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from jaxrl_llm import register
 from jaxrl_llm.fields import option
-from jaxrl_llm.objective.row_stats import ess_step_scale
+from jaxrl_llm.objective.step_size import ess_step_scale
 from jaxrl_llm.training.transforms import Transform
 
 

@@ -13,7 +13,7 @@ from jaxrl_llm.objective.advantages.registry import (
 from jaxrl_llm.registry import ADVANTAGES
 
 MODULES = {
-    "baselines": ("maxrl", "opmd", "asymre"),
+    "baselines": ("maxrl", "opmd", "asymre", "opob"),
     "components": ("gdpo",),
     "critic": ("gae",),
     "discounted": ("reinforce_pp", "reinforce_pp_baseline"),

@@ -93,3 +93,41 @@ def asymre(inputs: AdvantageInputs, cfg: Asymre) -> Float[Array, "B L"]:
   difference, _ = group.centred(inputs)
   excess = masked.masked(difference - cfg.shift, returns.usable(inputs))
   return returns.constants(excess[:, None], inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Opob:
+  """Hyperparameters of `opob`."""
+
+  importance: str = option("product", "weight of a row's gradient: product of its ratios to the "
+                           "sampler, or 1", choices=("product", "none"))
+  normalize: bool = option(False, "divides by the group's standard deviation (the population's)")
+
+
+@register("opob", Opob, needs={"row_gradient"})
+def opob(inputs: AdvantageInputs, cfg: Opob) -> Float[Array, "B L"]:
+  """A = R - sum_j e_j R_j / sum_j e_j over the group;   e = W^2 g^2, in log space.
+
+  g is the norm of the gradient of the row's log-probability, W the product of its ratios pi / mu,
+  not clipped; training/row_gradients.py finds log e. So b minimises sum_j e_j (R_j - b)^2. With
+  equal e it is `dr_grpo`; g^2 proportional to the row's length and W = 1 make it `opo`.
+
+  Deviations: the code adds 1e-8 to the sum of e, which here is relative to the group's largest; a
+  group of one gets 0, in the code about 0. Its medians and winsorised means are left out, as are
+  its baseline of the batch, truncated W and g per token.
+
+  Source: VCPO, arXiv 2602.17616, and its code, which divides by the deviation in the script for
+  mathematics.
+  """
+  difference, count = group.centred(inputs)
+  live = inputs.mask & returns.usable(inputs)[:, None]
+  energy = jnp.max(jnp.where(live, inputs.columns["row_gradient"], -jnp.inf), -1)
+  largest = masked.group_max(energy, inputs.group_id)
+  weight = jnp.exp(energy - jnp.where(jnp.isfinite(largest), largest, 0.0))
+  baseline = masked.safe_divide(masked.group_sum(weight * difference, inputs.group_id),
+                                masked.group_sum(weight, inputs.group_id))
+  advantage = masked.masked(difference - baseline, returns.usable(inputs))
+  if cfg.normalize:
+    std = group.standard_deviation(difference, count, inputs, 0)
+    advantage = masked.safe_divide(advantage, std)
+  return returns.constants(advantage[:, None], inputs)

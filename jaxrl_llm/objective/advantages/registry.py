@@ -11,7 +11,7 @@ from jaxrl_llm.types import AdvantageInputs
 OPTIONAL = tuple(f.name for f in dataclasses.fields(AdvantageInputs)
                  if f.default is None and f.name != "columns")
 # Columns of the package that an advantage may name before training/columns.py is imported.
-PASSES = ("recomputed_log_probs", "teacher_log_probs")
+PASSES = ("recomputed_log_probs", "row_gradient", "teacher_log_probs")
 
 
 @dataclasses.dataclass(frozen=True)

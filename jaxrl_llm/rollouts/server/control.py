@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from jaxrl_llm.config import ConfigError, ServerConfig, VocabularyConfig
 from jaxrl_llm.parallel import processes
+from jaxrl_llm.registry import VOCABULARY
 from jaxrl_llm.rollouts.server.client import KEY, Client
 
 
@@ -122,7 +123,12 @@ def check(server: ServerConfig, vocabulary: VocabularyConfig) -> None:
 
 def _check_rules(server: ServerConfig, vocabulary: VocabularyConfig) -> None:
   """Checks that behavior log-probs are from the distribution that was sampled from."""
-  rules = vocabulary.rules if vocabulary.side in ("both", "sampler") else {}
+  rules = vocabulary.rules_of("sampler")
+  for name in rules:
+    if VOCABULARY[name].of_plugin:
+      raise ConfigError(f"vocabulary.{name} = {rules[name]} with server.url = {server.url!r}: a "
+                        "server knows no rule of a plugin. Fix: server.url='', so that this "
+                        "process samples.")
   if rules and not APIS[server.api].prunes:
     able = ", ".join(name for name, api in APIS.items() if api.prunes)
     raise ConfigError(

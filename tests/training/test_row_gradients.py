@@ -1,0 +1,110 @@
+"""The gradient of each row's log-probability: found row by row, on any devices, in any order."""
+
+import dataclasses
+import functools
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_batch
+
+from jaxrl_llm import parallel
+from jaxrl_llm.config import AdvantageConfig, LossConfig, MeshConfig, StepConfig, base_config
+from jaxrl_llm.config import from_dict as config_of
+from jaxrl_llm.registry import ADVANTAGES, COLUMNS
+from jaxrl_llm.training.columns import ColumnParts
+from jaxrl_llm.types import Sampling
+from jaxrl_llm.wiring import setup
+
+TEMPERATURE = 0.7
+
+
+def energies(rollout, model=tiny_batch.MODEL, **numbers):
+  """[B] of the column; it must be the same at all tokens of a row."""
+  parts = ColumnParts(model, StepConfig(LossConfig(temperature=TEMPERATURE)), frozenset(),
+                      ADVANTAGES.numbers(AdvantageConfig("opob", **numbers)))
+  column = jax.jit(COLUMNS["row_gradient"].function(parts))(
+      tiny_batch.parameters(), rollout, Sampling.of(TEMPERATURE))
+  assert column.shape == rollout.mask.shape and column.dtype == jnp.float32
+  assert (np.asarray(column) == np.asarray(column)[:, :1]).all()
+  return np.asarray(column)[:, 0]
+
+
+@functools.cache
+def by_hand():
+  """(log ratio, squared norm of the row's gradient, sum of its tokens' squared norms) of each row,
+  from the network's logits.
+  """
+  rows, model = tiny_batch.rollout(), tiny_batch.MODEL
+
+  def log_probs(params, i):
+    at = jnp.arange(tiny_batch.LENGTH)[None]
+    hidden, _ = model.hidden(params, rows.tokens[i:i + 1], at, jnp.ones_like(at))
+    logits = hidden[0] @ model.head(params) / TEMPERATURE
+    own = jax.nn.log_softmax(logits)[jnp.arange(tiny_batch.LENGTH - 1), rows.tokens[i, 1:]]
+    return jnp.where(rows.mask[i, 1:], own, 0)
+
+  def squares(tree):
+    return float(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)))
+
+  params, out = tiny_batch.parameters(), []
+  for i in range(tiny_batch.ROWS):
+    jacobian = jax.jacrev(log_probs)(params, i)
+    total = jax.tree.map(lambda x: x.sum(0), jacobian)
+    ratio = float(log_probs(params, i).sum() - rows.behavior_log_probs[i].sum())
+    out.append((ratio, squares(total), squares(jacobian)))
+  return np.array(out).T
+
+
+def test_is_the_norm_of_the_row_s_gradient():
+  ratio, row, token = by_hand()
+  has_tokens = row > 0
+  assert has_tokens.sum() == 7, "the third row has no policy token"
+  plain = energies(tiny_batch.rollout(), importance="none")
+  np.testing.assert_allclose(plain[has_tokens], np.log(row[has_tokens]), rtol=1e-4, atol=1e-4)
+  assert np.isneginf(plain[~has_tokens]).all()
+  # What the check rejects: the tokens' gradients one by one.
+  assert np.abs(plain[has_tokens] - np.log(token[has_tokens])).max() > 0.1
+  weighted = energies(tiny_batch.rollout())
+  difference = weighted[has_tokens] - plain[has_tokens]
+  np.testing.assert_allclose(difference, 2 * ratio[has_tokens], atol=1e-3)
+  assert np.abs(ratio[has_tokens]).max() > 0.5
+
+
+def test_order_and_devices_change_nothing():
+  rollout = tiny_batch.rollout()
+  expected = energies(rollout)
+  order = np.random.default_rng(0).permutation(tiny_batch.ROWS)
+  permuted = energies(jax.tree.map(operator.itemgetter(order), rollout))
+  np.testing.assert_allclose(permuted, expected[order], rtol=1e-5)
+  for axes in (MeshConfig(8, 1, 1), MeshConfig(1, 4, 2)):
+    mesh = parallel.make_mesh(axes, jax.devices()[:8])
+    model = dataclasses.replace(tiny_batch.MODEL, constrain=parallel.Layout(mesh))
+    spread = jax.tree.map(lambda x, to=parallel.rows(mesh): jax.device_put(x, to), rollout)
+    np.testing.assert_allclose(energies(spread, model), expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_reaches_the_advantage_of_a_run():
+  """An iteration's batch has the baseline of these energies, not the group's mean."""
+  config = base_config()
+  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1,
+                      head_dim=8, mlp_width=8)
+  config.task.update(num_terms=2, heldout_problems=8)
+  config.rollout.update(prompts=2, group_size=4, max_prompt_tokens=4, max_new_tokens=7, window=7)
+  config.advantage.name, config.updates.optimizer_batches = "opob", 1
+  learner = setup.build_learner(setup.resolve(config_of(config)), jax.devices()[:1])[2]
+  from jaxrl_llm.wiring.scoring import score_rollout
+  rollout, params = tiny_batch.rollout(), learner.model.init(jax.random.key(0))
+  scores = score_rollout(learner.scoring, {"current": params}, rollout)
+  assert scores.columns.keys() == {"row_gradient"}
+  rewards = jnp.asarray([1.0, 0, 0, 0, 0, 1, 0, 0])
+  (batch,), _ = learner.batches(rollout, rewards, jnp.ones(8, bool), scores)
+  values = np.where(rollout.mask, batch.advantages, np.nan)
+  energy = np.asarray(scores.columns["row_gradient"])[:, 0]
+  weight = np.exp(energy[4:] - energy[4:].max())
+  expected = np.asarray(rewards[4:]) - weight[1] / weight.sum()
+  np.testing.assert_allclose(np.nanmax(values[4:], 1), expected, rtol=1e-4, atol=1e-6)
+  assert np.abs(expected - (np.asarray(rewards[4:]) - 0.25)).max() > 0.01

@@ -106,10 +106,7 @@ def multiply(x, matrix, constrain):
 class RMSNorm(nnx.Module):
   """x / sqrt(mean(x^2) + epsilon) * scale over the last axes, computed in f32.
 
-  Args:
-    sizes: of the axes that are normalised together.
-    axes: their logical names.
-    offset: whether 1 + scale multiplies (Gemma), which then starts at 0.
+  With `offset` 1 + scale multiplies (Gemma), and scale starts at 0.
 
   Source: arXiv 1910.07467.
   """
@@ -217,10 +214,8 @@ class Attention(nnx.Module):
     return tuple(rotate(x, positions, frequency, factor) for x in (queries, keys))
 
   def _attend(self, projections, visible, layer_cache, index, constrain, first):
-    """Returns (outputs [R, S, H, d], keys and values), of full rows or with a KVCache.
-
-    Args:
-      first: [R, S], the first position that a token attends to; None without a window.
+    """Returns (outputs [R, S, H, d], keys and values), of full rows or with a KVCache; `first`
+    [R, S] is the first position that a token attends to, None without a window.
     """
     queries, keys, values = projections
     keys, values = keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)

@@ -44,8 +44,7 @@ GGUF: Mapping[str, str] = {
     "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj"}
-# Options that decide what a network computes, and not its sizes: their values in Llama, as a tuple,
-# a function that says whether it has one, or None for any.
+# Options that decide what a network computes, and not its sizes: Llama's values; None: any.
 TRAITS: dict[str, Any] = {
     "qkv_bias": (False, True), "out_bias": (False, True), "qk_norm": (False,), "num_experts": (0,),
     "wide_qk_norm": (False,), "norms": ("before",), "norm_offset": (False,),
@@ -53,11 +52,6 @@ TRAITS: dict[str, Any] = {
     "full_layers": ((),), "window_rope_base": (None,), "no_rope_layers": ((),)}
 # The activations of MLPs that transformers names.
 ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}
-
-
-def allow(**traits) -> dict[str, Any]:
-  """Returns `TRAITS` with other values of some options."""
-  return TRAITS | traits
 
 
 class Family:
@@ -73,17 +67,11 @@ class Family:
   """
 
   architecture: str
-  traits = allow()
+  traits = TRAITS
   bias_key = True
   top, layer, dense, experts = TOP, LAYER, DENSE, EXPERTS
   gguf: Mapping[str, str] | None = None
   gguf_turned = False
-
-  def parse(self, model_type: str, raw: dict[str, Any]):
-    """Returns transformers' config: the defaults filled in, old names of keys translated."""
-    from transformers import CONFIG_MAPPING  # takes seconds, and most runs have no checkpoint
-
-    return CONFIG_MAPPING[model_type].from_dict(raw)
 
   def unsupported(self, hf) -> list[tuple[Any, str]]:
     """Returns (whether config.json asks for it, its description) of what is not supported."""
@@ -95,27 +83,16 @@ class Family:
     has_bias = self.bias_key and bool(getattr(hf, "attention_bias", False))
     return {"qkv_bias": has_bias, "out_bias": has_bias, "qk_norm": False}
 
-  def activation(self, hf) -> str:
-    """Returns the activation of the MLP's gate by transformers' name."""
-    return hf.hidden_act
-
   def rope(self, hf) -> dict[str, Any]:
     """Returns the rotary numbers of layers without a window."""
     return hf.rope_parameters
 
   def keys(self, cfg: ModelConfig, rope: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keys of config.json beyond the sizes that every family has.
-
-    Args:
-      rope: as `rope` returns it.
-    """
+    """Returns the keys of config.json beyond the sizes and the rotary numbers `rope`."""
     return {"attention_bias": cfg.out_bias} if self.bias_key else {}
 
   def computes(self, cfg: ModelConfig) -> bool:
     """Returns whether a config describes a network of this family."""
-    def allowed(name: str, value) -> bool:
-      values = self.traits[name]
-      return values is None or bool(values(value) if callable(values) else value in values)
-
     same_biases = not self.bias_key or cfg.qkv_bias == cfg.out_bias
-    return same_biases and all(allowed(name, getattr(cfg, name)) for name in TRAITS)
+    return same_biases and all(values is None or getattr(cfg, name) in values
+                               for name, values in self.traits.items())

@@ -3,7 +3,7 @@
 Source: arXiv 2503.19786, section 2, and its published configs.
 """
 
-from jaxrl_llm.models.families.family import ACTIVATIONS, LAYER, VECTOR, Family, allow
+from jaxrl_llm.models.families.family import ACTIVATIONS, LAYER, TRAITS, VECTOR, Family
 from jaxrl_llm.registry import FAMILIES
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -16,8 +16,8 @@ class Gemma3Text(Family):
   """Windows and their rotary base are of the layers that `layer_types` calls sliding."""
 
   architecture = "Gemma3ForCausalLM"
-  traits = allow(**{name: (value,) for name, value in OPTIONS.items()}, window=None,
-                 full_layers=None, window_rope_base=None, score_width=None)
+  traits = TRAITS | {name: (value,) for name, value in OPTIONS.items()} | {
+      "window": None, "full_layers": None, "window_rope_base": None, "score_width": None}
   layer = LAYER | {
       "attention_out_norm/scale": ("post_attention_layernorm.weight", VECTOR),
       "mlp_norm/scale": ("pre_feedforward_layernorm.weight", VECTOR),
@@ -31,9 +31,6 @@ class Gemma3Text(Family):
     return [(hf.use_bidirectional_attention, "use_bidirectional_attention = true"),
             (caps, f"{', '.join(caps)} (supported: null)"),
             (local != "default", f"rope_type = {local!r} of layers with a window")]
-
-  def activation(self, hf):
-    return hf.hidden_activation
 
   def rope(self, hf):
     return hf.rope_parameters[FULL]
@@ -59,7 +56,4 @@ class Gemma3Text(Family):
         "layer_types": kinds,
         "rope_local_base_freq": local,
         "rope_parameters": {FULL: rope, SLIDING: {"rope_type": "default", "rope_theta": local}},
-        "final_logit_softcapping": None,
-        "attn_logit_softcapping": None,
-        "use_bidirectional_attention": False,
     }

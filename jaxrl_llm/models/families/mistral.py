@@ -1,6 +1,6 @@
 """Mistral: Llama with a sliding window in all layers, or in none, as newer models have it."""
 
-from jaxrl_llm.models.families.family import Family, allow
+from jaxrl_llm.models.families.family import TRAITS, Family
 from jaxrl_llm.registry import FAMILIES
 
 
@@ -9,7 +9,7 @@ class Mistral(Family):
   """As Llama, with that window and without biases."""
 
   architecture = "MistralForCausalLM"
-  traits = allow(qkv_bias=(False,), out_bias=(False,), window=None)
+  traits = TRAITS | {"qkv_bias": (False,), "out_bias": (False,), "window": None}
   bias_key = False
 
   def options(self, hf):

@@ -3,7 +3,7 @@
 Source: arXiv 2501.00656, section 2.
 """
 
-from jaxrl_llm.models.families.family import LAYER, PROJECTION_BIAS, VECTOR, Family, allow
+from jaxrl_llm.models.families.family import LAYER, PROJECTION_BIAS, TRAITS, VECTOR, Family
 from jaxrl_llm.registry import FAMILIES
 
 
@@ -12,7 +12,7 @@ class Olmo2(Family):
   """As Llama, with those norms."""
 
   architecture = "Olmo2ForCausalLM"
-  traits = allow(norms=("after",), qk_norm=(True,), wide_qk_norm=(True,))
+  traits = TRAITS | {"norms": ("after",), "qk_norm": (True,), "wide_qk_norm": (True,)}
   layer = LAYER | {
       "attention_out_norm/scale": ("post_attention_layernorm.weight", VECTOR),
       "mlp_out_norm/scale": ("post_feedforward_layernorm.weight", VECTOR),

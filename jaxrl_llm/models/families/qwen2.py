@@ -1,6 +1,6 @@
 """Qwen2 and Qwen2.5: biases of queries, keys and values."""
 
-from jaxrl_llm.models.families.family import GGUF, Family, allow
+from jaxrl_llm.models.families.family import GGUF, TRAITS, Family
 from jaxrl_llm.registry import FAMILIES
 
 
@@ -9,7 +9,7 @@ class Qwen2(Family):
   """As Llama, with those biases."""
 
   architecture = "Qwen2ForCausalLM"
-  traits = allow(qkv_bias=(True,), out_bias=(False,))
+  traits = TRAITS | {"qkv_bias": (True,), "out_bias": (False,)}
   bias_key = False
   gguf = GGUF
 

@@ -1,6 +1,6 @@
 """Qwen3: queries and keys are normalised, head by head."""
 
-from jaxrl_llm.models.families.family import GGUF, Family, allow
+from jaxrl_llm.models.families.family import GGUF, TRAITS, Family
 from jaxrl_llm.registry import FAMILIES
 
 
@@ -9,7 +9,7 @@ class Qwen3(Family):
   """As Llama, with that norm."""
 
   architecture = "Qwen3ForCausalLM"
-  traits = allow(qk_norm=(True,))
+  traits = TRAITS | {"qk_norm": (True,)}
   gguf = GGUF
 
   def options(self, hf):

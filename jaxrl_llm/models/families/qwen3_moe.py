@@ -1,6 +1,5 @@
 """Qwen3-MoE: Qwen3 with experts in all layers, or in all but some."""
 
-from jaxrl_llm.models.families.family import allow
 from jaxrl_llm.models.families.qwen3 import Qwen3
 from jaxrl_llm.registry import FAMILIES
 
@@ -10,7 +9,7 @@ class Qwen3Moe(Qwen3):
   """As Qwen3, with experts."""
 
   architecture = "Qwen3MoeForCausalLM"
-  traits = allow(qk_norm=(True,), num_experts=bool)
+  traits = Qwen3.traits | {"num_experts": None}
   gguf = None
 
   def unsupported(self, hf):

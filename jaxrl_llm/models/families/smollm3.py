@@ -3,7 +3,7 @@
 Source: arXiv 2501.18795 (layers without it), and SmolLM3's published config.
 """
 
-from jaxrl_llm.models.families.family import Family, allow
+from jaxrl_llm.models.families.family import TRAITS, Family
 from jaxrl_llm.registry import FAMILIES
 
 
@@ -12,7 +12,7 @@ class SmolLM3(Family):
   """As Llama, without that embedding where `no_rope_layers` of config.json has a 0."""
 
   architecture = "SmolLM3ForCausalLM"
-  traits = allow(no_rope_layers=None)
+  traits = TRAITS | {"no_rope_layers": None}
 
   def options(self, hf):
     turned = hf.no_rope_layers[:hf.num_hidden_layers]

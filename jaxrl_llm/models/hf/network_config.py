@@ -39,13 +39,15 @@ def read_config(directory: Path) -> ModelConfig:
   if architectures != [family.architecture]:
     raise CheckpointError(f"{file}: architectures = {architectures} is not supported. Supported: "
                           f"{family.architecture}. Fix: a checkpoint of it.")
+  from transformers import CONFIG_MAPPING  # takes seconds, and most runs have no checkpoint
+
   layers = raw.get("num_hidden_layers")
   if isinstance(layers, int) and layers > MOST_LAYERS:  # transformers makes a list of them
     raise CheckpointError(f"{file}: num_hidden_layers = {layers}; allowed are 1 to {MOST_LAYERS}. "
                           "Fix: fetch the file again.")
   try:
     with _quiet():
-      hf = family.parse(kind, raw)
+      hf = CONFIG_MAPPING[kind].from_dict(raw)
   except (TypeError, ValueError, KeyError, StrictDataclassError) as error:
     reason = " ".join(str(error).split())
     raise CheckpointError(f"{file} is not a valid {kind} config: {reason}. Fix: fetch the file "
@@ -97,8 +99,8 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def _unsupported(family: families.Family, hf, raw: dict) -> list[str]:
   """Returns the features in use that would make our logits differ from the checkpoint's."""
-  rope, activation, dropout = family.rope(hf), family.activation(hf), getattr(
-      hf, "attention_dropout", 0)
+  rope, dropout = family.rope(hf), getattr(hf, "attention_dropout", 0)
+  activation = getattr(hf, "hidden_activation", None) or hf.hidden_act
   allowed = [ACTIVATIONS[name] for name in family.traits["activation"]]
   checks = [
       (activation not in allowed, f"hidden_act = {activation!r} (supported: {allowed[0]!r})"),

@@ -17,6 +17,7 @@ COVERED = {
     "late.py": "test_loaded_lines.py",
     "method_numbers.py": "test_config.py",
     "models/families": "models/hf/test_families.py",
+    "models/hf/pretrained.py": "models/hf/test_hf_parity.py",
     "models/hf/export_weights.py": "models/hf/test_hf_parity.py",
     "models/hf/extra_tensors.py": "models/hf/test_hf_parity.py",
     "models/hf/gguf_tokenizer.py": "models/hf/test_gguf.py",

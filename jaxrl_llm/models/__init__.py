@@ -1,7 +1,10 @@
 """The policy network."""
 
-from jaxrl_llm.models.hf import CheckpointError, load_pretrained, save_pretrained
+from jaxrl_llm.late import late_names
+from jaxrl_llm.models.hf import CheckpointError
 from jaxrl_llm.models.kv_cache import KVCache
 from jaxrl_llm.models.transformer import Model
 
-__all__ = ["CheckpointError", "KVCache", "Model", "load_pretrained", "save_pretrained"]
+__all__ = ["CheckpointError", "KVCache", "Model"]
+__getattr__ = late_names(__name__, dict.fromkeys(
+    ("load_pretrained", "save_pretrained"), f"{__name__}.hf.pretrained"))

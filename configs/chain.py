@@ -3,8 +3,8 @@
   python experiments/main.py --config=configs/chain.py --workdir=runs/chain
   python experiments/main.py --config=configs/chain.py:ctpo --config.seed=1 --workdir=runs/ctpo
 
-The warm start already works chains out; RL makes it begin with ":" (experiments/decisions). Tables
-made before 25 November are of this task.
+The warm start already works chains out; RL makes it begin with ":" (experiments/decisions). Earlier
+tables are of this task.
 """
 
 from jaxrl_llm import presets

@@ -1,4 +1,4 @@
-"""configs/chain.py with old rollouts, on which tables made before 25 November compare methods.
+"""configs/chain.py with old rollouts, on which earlier tables compare methods.
 
   python experiments/main.py --config=configs/chain_offpolicy.py --workdir=runs/offpolicy
   python experiments/main.py --config=configs/chain_offpolicy.py:ctpo --workdir=runs/old_ctpo

@@ -2,13 +2,16 @@
 arena and of the transformer's table.
 """
 
+import dataclasses
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 from table_row import HERE
 
 from experiments.tables_lib import page_parts
 from experiments.tables_lib.page_parts import Place
+from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.reporting.tables import markdown_table
 
 ARENA, DETAILS, STALENESS = (HERE / page for page in (
@@ -52,30 +55,72 @@ def fresh_gap() -> float:
   return max(map(abs, ends))
 
 
-# Sentence, page, and the places of its numbers; beds and measures in the order of the text.
-SENTENCES: tuple[tuple[str, Path, tuple[Place, ...]], ...] = (
-    ("From some 4 iterations of staleness on take `cispo`, the ratio to the policy that sampled, "
-     "capped, with its gradient kept: {:+.2f} of the optimum over GRPO's clip at the end of the "
-     "run and {:+.2f} in the mean over it (arena), {:+.2f} and {:+.2f} of accuracy (transformer).",
-     ARENA, tuple(gap("CISPO", bed, measure) for bed in BEDS for measure in ("end", "mean"))),
-    ("`minpro` is as good at the end ({:+.2f}, {:+.2f} to CISPO), over the run behind in the arena "
-     "({:+.2f}) and ahead on the transformer ({:+.2f}).",
-     ARENA, tuple(claim("MinPRO ahead of CISPO", bed, measure) for measure in ("end", "mean")
-                  for bed in BEDS)),
-    ("`grpo` is the weak default on stale data, worst where lengths vary (256 tokens, staleness "
-     "16: {:.2f}, no ratio {:.2f}, `dppo_tv` {:.2f}, `cispo` {:.2f}).", ARENA,
-     tuple(Place("page.py ending", (name,), "256, 16")
-           for name in ("grpo", "none", "dppo_tv", "cispo"))),
-    ("`gspo` and `ctpo` want three times the learning rate and drop {:.0f} and {:.0f} % of the "
-     "tokens.", STALENESS,
-     tuple(transformer(name, "without gradient, %") for name in ("GSPO", "CTPO"))),
-    ("On 32 tokens of the transformer they match CISPO ({:+.2f}, {:+.2f} over GRPO at the end), in "
-     "the arena not ({:+.2f}, {:+.2f}): the test beds differ on GSPO.", ARENA,
-     tuple(gap(name, bed, "end") for bed in reversed(BEDS) for name in ("GSPO", "CTPO"))),
-    ("Avoid no ratio on stale data ({:+.2f} on the transformer) and, from some 256 tokens on, the "
-     "product over the completion (CISPO is {:+.2f} ahead).", ARENA,
-     (gap("no ratio", "transformer", "end"),
-      claim("full product behind CISPO, 256 and more", "arena", "end"))),
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+  """A sentence of the answer with the numbers of a page.
+
+  Attributes:
+    text: with {} for each number.
+    page: that has the numbers.
+    places: of the numbers; beds and measures in the order of the text.
+    holds: of the numbers, whether the words around them are true.
+  """
+
+  text: str
+  page: Path
+  places: tuple[Place, ...]
+  holds: Callable[..., bool]
+
+  def filled(self) -> str:
+    """Returns the sentence.
+
+    Raises:
+      ConfigError: its words are not true of the numbers.
+    """
+    values = [place.read(self.page) for place in self.places]
+    if not self.holds(*values):
+      raise ConfigError(f"{self.page}: of {', '.join(f'{value:g}' for value in values)} it is not "
+                        f"true that {self.text!r}. Fix: the sentence in {Path(__file__).name}.")
+    return self.text.format(*values)
+
+
+EQUAL = 0.03  # differences up to it are "as good as" and "match"
+SENTENCES = (
+    Sentence(
+        "From some 4 iterations of staleness on take `cispo`, the ratio to the policy that "
+        "sampled, capped, with its gradient kept: {:+.2f} of the optimum over GRPO's clip at the "
+        "end of the run and {:+.2f} in the mean over it (arena), {:+.2f} and {:+.2f} of accuracy "
+        "(transformer).",
+        ARENA, tuple(gap("CISPO", bed, measure) for bed in BEDS for measure in ("end", "mean")),
+        lambda *gaps: min(gaps) > EQUAL),
+    Sentence(
+        "`minpro` is as good at the end ({:+.2f}, {:+.2f} to CISPO), over the run behind in the "
+        "arena ({:+.2f}) and ahead on the transformer ({:+.2f}).",
+        ARENA, tuple(claim("MinPRO ahead of CISPO", bed, measure) for measure in ("end", "mean")
+                     for bed in BEDS),
+        lambda *gaps: max(map(abs, gaps[:2])) <= EQUAL and gaps[2] < 0 < gaps[3]),
+    Sentence(
+        "`grpo` is the weak default on stale data, worst where lengths vary (256 tokens, staleness "
+        "16: {:.2f} of the optimum, no ratio {:.2f}, `cispo` {:.2f}).",
+        ARENA, tuple(Place("page.py fresh ending", (name,), "256, 16")
+                     for name in ("grpo", "none", "cispo")),
+        lambda *ends: list(ends) == sorted(ends)),
+    Sentence(
+        "`gspo` and `ctpo` want three times the learning rate and drop {:.0f} and {:.0f} % of the "
+        "tokens.",
+        STALENESS, tuple(transformer(name, "without gradient, %") for name in ("GSPO", "CTPO")),
+        lambda *shares: min(shares) > 10),
+    Sentence(
+        "On 32 tokens of the transformer they match CISPO ({:+.2f}, {:+.2f} over GRPO at the end), "
+        "in the arena not ({:+.2f}, {:+.2f}): the test beds differ on GSPO.",
+        ARENA, tuple(gap(name, bed, "end") for bed in reversed(BEDS) for name in ("GSPO", "CTPO")),
+        lambda *gaps: min(gaps[:2]) > 5 * max(gaps[2:])),
+    Sentence(
+        "Avoid no ratio on stale data ({:+.2f} on the transformer) and, from some 256 tokens on, "
+        "the product over the completion (CISPO is {:+.2f} ahead).",
+        ARENA, (gap("no ratio", "transformer", "end"),
+                claim("full product behind CISPO, 256 and more", "arena", "end")),
+        lambda none, product: none < 0 < product),
 )
 
 
@@ -83,8 +128,7 @@ def answer() -> str:
   """Returns the numbered sentences, then a row for each preset: differences to GRPO."""
   first = ("On fresh rollouts tune the learning rate first: no ratio, GRPO, MinPRO and CTPO are "
            f"within {fresh_gap():.3f} of CISPO at the end (arena).")
-  texts = [first, *(text.format(*(place.read(page) for place in places))
-                    for text, page, places in SENTENCES)]
+  texts = [first, *(sentence.filled() for sentence in SENTENCES)]
   texts[4:6] = [" ".join(texts[4:6])]
   lines = []
   for preset, name, weight in PRESETS:

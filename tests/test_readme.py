@@ -2,15 +2,17 @@
 sweep's.
 """
 
+import dataclasses
 import inspect
 import re
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from experiments.tables_lib.page_parts import Place, markers, split, tables
-from jaxrl_llm.config import EstimatorConfig, load_plugins
+from jaxrl_llm.config import ConfigError, EstimatorConfig, load_plugins
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.presets import PRESETS
 from jaxrl_llm.runs import iteration
@@ -151,10 +153,23 @@ def test_the_answer_follows_the_pages(tmp_path, monkeypatch):
   other.write_text(page.replace(row, row.replace("+0.2", "+0.7")))
   monkeypatch.setattr(ratio_rows, "ARENA", other)
   monkeypatch.setattr(ratio_rows, "SENTENCES", tuple(
-      (text, other if path.parent.name == "arena" else path, places)
-      for text, path, places in ratio_rows.SENTENCES))
+      dataclasses.replace(sentence, page=other) if sentence.page.parent.name == "arena"
+      else sentence for sentence in ratio_rows.SENTENCES))
   assert ratio_rows.answer() != before and "+0.7" in ratio_rows.answer()
   assert "+0.7" not in before
+
+
+def test_a_sentence_whose_words_are_not_true_is_refused(monkeypatch):
+  """Each number with its sign turned makes a sentence of README false, and is refused."""
+  monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+  import ratio_rows
+
+  for sentence in ratio_rows.SENTENCES:
+    values = [place.read(sentence.page) for place in sentence.places]
+    assert sentence.holds(*values) and not sentence.holds(*(-value for value in values)), sentence
+  wrong = dataclasses.replace(ratio_rows.SENTENCES[0], holds=lambda *gaps: min(gaps) > 1)
+  with pytest.raises(ConfigError, match="is not true that"):
+    wrong.filled()
 
 
 def test_the_version_has_a_section_of_changes():

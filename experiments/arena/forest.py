@@ -44,19 +44,22 @@ def rows() -> Rows:
 
 
 def table() -> str:
-  """Returns a line for each method: the differences of the figure."""
+  """Returns a line for each method: its seeds in the arena, and the differences of the figure."""
   differences = rows()
-  lines = [(label, *(verdicts.interval(differences.get((name, bed, measure)))
-                     for bed in BEDS for measure in MEASURES))
+  seeds = {name: difference.count for (name, bed, _), difference in differences.items()
+           if bed == "arena"}
+  lines = [(label, seeds.get(name, "-"),
+            *(verdicts.interval(differences.get((name, bed, measure)))
+              for bed in BEDS for measure in MEASURES))
            for name, label in (METHODS | ARENA_ALONE).items()]
-  header = ("minus GRPO", *(f"{bed}, {measure}" for bed in BEDS for measure in MEASURES))
+  header = ("minus GRPO", "seeds", *(f"{bed}, {measure}" for bed in BEDS for measure in MEASURES))
   return markdown_table(header, lines)
 
 
 def draw(path) -> None:
   """Draws a panel for each test bed, a line for each method, a mark for each measure."""
   differences = rows()
-  figure = Figure(figsize=(8, 3.4), layout="constrained")
+  figure = Figure(figsize=(6.4, 3.5), layout="constrained")
   axes = figure.subplots(1, len(BEDS), sharey=True)
   for ax, (bed, title) in zip(axes, BEDS.items(), strict=True):
     for place, name in enumerate(METHODS):
@@ -79,4 +82,4 @@ def draw(path) -> None:
   figure.legend(*axes[0].get_legend_handles_labels(), fontsize=11, loc="outside upper center",
                 ncols=2, frameon=False)
   figure.supxlabel("difference to GRPO, 95 % interval over seeds", fontsize=12, color=INK)
-  figure.savefig(path, format="png", dpi=130, pil_kwargs={"optimize": True})
+  figure.savefig(path, format="png", dpi=160, pil_kwargs={"optimize": True})

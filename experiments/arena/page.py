@@ -12,7 +12,8 @@ import forest
 import numpy as np
 import transformer
 from cells import CORE
-from claims import CLAIMS, IDEAS_AGAINST, MAP
+from claims import CLAIMS, IDEAS_AGAINST
+from returns import NOT_RUN, fresh_table, optimism_table, tuned_table
 from verdicts import (
   BESIDE_MAP,
   cells,
@@ -29,7 +30,7 @@ from verdicts import (
   verdicts_table,
 )
 
-from experiments.tables_lib import arena, statistics
+from experiments.tables_lib import statistics
 from experiments.tables_lib.arena import figures, methods, records, tables
 from experiments.tables_lib.arena.records import tuned
 from experiments.tables_lib.page_parts import replace_part
@@ -38,29 +39,9 @@ from jaxrl_llm.reporting.tables import markdown_table
 HERE = Path(__file__).parent
 PAGE, DETAILS = HERE / "README.md", HERE / "details.md"
 LAW = ("none", "cispo", "minpro", "grpo", "cispo_window", "gspo", "ctpo")
-NOT_RUN = "*Not run yet.*\n"
-STAR = "\n\\* The best step is the smallest or the largest that ran: a bound from below.\n"
 SIGNS = {1: ", ahead", -1: ", behind", 0: ""}
 MEASURE = 25_000  # runs, of which the page states the time
 KINDS = {"final": "end", "mean": "mean"}  # measures, by their name in a cell
-
-
-def tuned_table(task: str) -> str:
-  """Returns the tuned return of each method on a task, length and staleness as columns."""
-  columns: dict[tuple, dict] = {}
-  for table in (name for name in MAP if name.startswith(task)):
-    for cell in cells(table):
-      columns.setdefault((table, cell.age), {})[cell.method] = cell
-  names = list(dict.fromkeys(name for column in columns.values() for name in column))
-  lines = [(name, *(_spread_at_best(column[name]) if name in column else "-"
-                    for column in columns.values())) for name in names]
-  header = ("method", *(f"{table.partition('_')[2]}, {age}" for table, age in columns))
-  return (markdown_table(header, lines) + STAR) if lines else NOT_RUN
-
-
-def _spread_at_best(cell: arena.Cell) -> str:
-  """Returns mean and spread over seeds, with a star where the best step is an end of the grid."""
-  return tables.spread(tuned(cell)) + (" *" if records.at_the_end(cell) else "")
 
 
 def shares_table() -> str:
@@ -209,20 +190,6 @@ def answer() -> str:
                                 ("decided", "supported", "open")) + ".**\n")
 
 
-def optimism_table() -> str:
-  """Returns the end at the best learning rate, on the seeds that chose it and on further ones."""
-  lines = []
-  for cell in (cell for name in BESIDE_MAP for cell in cells(name)):
-    setting = cell.setting
-    chosen = [other for other in cells(f"{setting['task']}_{setting['length']}")
-              if (other.method, conditions(other)) == (cell.method, conditions(cell))]
-    if (setting["task"], setting["length"], cell.age) == ("warm", 256, 64) and chosen:
-      lines.append((cell.method, tables.spread(tuned(chosen[0])), tables.spread(tuned(cell)),
-                    f"{cell.seeds[0]} to {cell.seeds[-1]}"))
-  header = ("method", "seeds that chose the rate", "further seeds", "which")
-  return markdown_table(header, sorted(lines)) if lines else NOT_RUN
-
-
 def time_table() -> str:
   """Returns runs and processor seconds, table by table."""
   lines, totals = [], np.zeros(3)
@@ -256,8 +223,10 @@ def parts() -> list[Part]:
       Part("answer", answer(), PAGE), Part("forest", forest.table(), PAGE),
       Part("contradictions", contradictions(), PAGE), Part("claims", verdicts_table(), PAGE),
       Part("differences", differences_table(), PAGE),
-      Part("warm", tuned_table("warm"), PAGE), Part("ending", tuned_table("ending"), PAGE),
+      Part("fresh warm", fresh_table("warm"), PAGE),
+      Part("fresh ending", fresh_table("ending"), PAGE),
       Part("named", named_table()), Part("t", t_table()),
+      Part("warm", tuned_table("warm")), Part("ending", tuned_table("ending")),
       Part("optimism", optimism_table()),
       Part("oldest", oldest_that_holds()),
       Part("shares", shares_table()), Part("law", law_table()),

@@ -1,7 +1,7 @@
 """Columns shared by tables of training runs: accuracy over seeds, and collapse.
 
-Greedy accuracy is a threshold on probabilities; tables made since 25 November have sampled accuracy
-next to it (SAMPLED_HEADER).
+Greedy accuracy is a threshold on probabilities; newer tables have sampled accuracy next to it
+(SAMPLED_HEADER).
 """
 
 from collections.abc import Sequence

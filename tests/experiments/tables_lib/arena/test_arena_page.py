@@ -16,7 +16,7 @@ ARENA = Path(__file__).parents[4] / "experiments" / "arena"
 @pytest.fixture(scope="module")
 def page():
   """The module that writes the page; its folder's names are gone with it."""
-  names = ("page", "forest", "verdicts", "transformer", "claims", "cells")
+  names = ("page", "returns", "forest", "verdicts", "transformer", "claims", "cells")
   before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
   sys.path.insert(0, str(ARENA))
   import page as module
@@ -53,7 +53,8 @@ def test_other_results_are_another_page(page, monkeypatch):
 
   monkeypatch.setattr(records, "read", worse)
   forget()
-  assert differing(page) >= {"answer", "forest", "claims", "differences", "warm", "shares"}
+  assert differing(page) >= {"answer", "forest", "claims", "differences", "warm", "fresh warm",
+                              "shares"}
   forget()
 
 

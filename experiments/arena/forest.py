@@ -82,4 +82,4 @@ def draw(path) -> None:
   figure.legend(*axes[0].get_legend_handles_labels(), fontsize=11, loc="outside upper center",
                 ncols=2, frameon=False)
   figure.supxlabel("difference to GRPO, 95 % interval over seeds", fontsize=12, color=INK)
-  figure.savefig(path, format="png", dpi=130, pil_kwargs={"optimize": True})
+  figure.savefig(path, format="png", dpi=160, pil_kwargs={"optimize": True})

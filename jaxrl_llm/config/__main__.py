@@ -18,6 +18,9 @@ def get_config():
 
 
 def main(arguments: list[str]) -> None:
+  if "--help" in arguments:
+    print(__doc__)
+    return
   values = flags.FlagValues()
   flags.DEFINE_bool("all", False, "lists all keys, with their defaults", flag_values=values)
   try:

@@ -266,6 +266,14 @@ def test_listing_has_every_key_once(capsys, monkeypatch):
   assert listed.count("estimator.clip_low") == 8
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_help_of_the_listing_names_its_flags(capsys, monkeypatch):
+  monkeypatch.setattr(sys, "argv", ["config", "--help"])
+  runpy.run_module("jaxrl_llm.config", run_name="__main__")
+  text = capsys.readouterr().out
+  assert "--all" in text and "--config=configs/<file>.py:<preset>" in text
+
+
 # --- through the command
 
 

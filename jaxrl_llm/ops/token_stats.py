@@ -16,7 +16,8 @@ from jaxrl_llm.ops import vocabulary
 from jaxrl_llm.types import TokenStats
 
 CHUNK = 1024  # tokens per chunk; at V = 151,936 a chunk of f32 logits takes 0.6 GB
-SKIPPED = 4  # chunks at least where columns are not read, so that most of these cost nothing
+# Chunks at least where columns are not read, so that most cost nothing, but each moves the head:
+SKIPPED, FEW = 4, 512  # so FEW tokens are one chunk
 TILE = 128  # columns; a TPU's compiler takes minutes for a wide chunk of another length
 # Allowed names of `stats`; log_probs is returned in any case.
 STATS = frozenset({"log_probs", "entropy", "sum_pi_squared", "kept_mass", "in_support"})
@@ -92,7 +93,8 @@ def token_stats(hidden: Float[Array, "*B L D"], head: Float[Array, "D V"],
   if unknown:
     raise ValueError(f"stats = {sorted(unknown)}: allowed are {sorted(STATS)}")
   length = targets.shape[-1]
-  width = _chunk_width(length, targets.size, 1 if read is None else SKIPPED)
+  width = _chunk_width(length, targets.size,
+                       1 if read is None or targets.size <= FEW else SKIPPED)
   steps = -(-length // width)
   chunks = functools.partial(_split_length, axis=targets.ndim - 1, steps=steps, width=width)
   temperature = jnp.asarray(temperature, _accumulator(hidden))

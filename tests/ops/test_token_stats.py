@@ -324,3 +324,44 @@ def test_masked_helpers():
   histogram = masked.histogram(jnp.asarray([-1.0, 0.0, 5.0, 9.0]),
                                jnp.asarray([True, True, True, False]), (0.0, 1.0))
   np.testing.assert_array_equal(histogram.counts, [1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("last", (0, 1, 9, 10, 20, 37))
+@pytest.mark.parametrize("chunk", (1024, 48), ids=("one_chunk", "chunks"))
+@pytest.mark.parametrize("rules", ({}, {"top_k": 5}), ids=("plain", "top_k"))
+def test_columns_that_are_read_have_the_statistics_and_gradient_of_all(last, chunk, rules,
+                                                                       monkeypatch):
+  """Rows differ in what is read; a chunk that any of them reads is computed."""
+  monkeypatch.setattr(token_stats, "CHUNK", chunk)
+  monkeypatch.setattr(token_stats, "FEW", 512 if chunk > 512 else 0)
+  assert_read(last, rules)
+
+
+def test_a_chunk_too_few_is_rejected(monkeypatch):
+  right = token_stats._if_read
+  monkeypatch.setattr(token_stats, "FEW", 0)
+  monkeypatch.setattr(token_stats, "_if_read", lambda read, *rest: right(
+      None if read is None else jnp.bool(False), *rest))
+  with pytest.raises(AssertionError):
+    assert_read(20, {})
+
+
+def assert_read(last: int, rules: dict) -> None:
+  hidden, head, targets = arrays()
+  read = jnp.arange(37) < jnp.array([last, last // 2, 0])[:, None]
+  banned = (jnp.arange(19) == 3, jnp.broadcast_to(jnp.arange(37) < 4, (3, 37)))
+
+  def loss(hidden, head, read_or_none):
+    stats = token_stats.token_stats(
+        hidden, head, targets, temperature=0.7, stats=token_stats.STATS, entropy_gradient=True,
+        banned=banned, read=read_or_none, **rules)
+    stats = jax.tree.map(lambda x: jnp.where(read, x, jnp.zeros_like(x)), stats)
+    return total(stats, targets), stats
+
+  run = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+  (of_part, stats), gradients = run(hidden, head, read)
+  (of_all, expected), expected_gradients = run(hidden, head, None)
+  np.testing.assert_allclose(of_part, of_all, rtol=1e-5, atol=1e-6)
+  for x, y in zip(jax.tree.leaves((stats, gradients)),
+                  jax.tree.leaves((expected, expected_gradients)), strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)

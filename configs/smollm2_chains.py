@@ -6,8 +6,10 @@ r"""SmolLM2-135M-Instruct works through chains of small sums, a line for each st
 
 Completions have some 57 tokens with a decision in each line, so this is the recipe for questions
 about ratios and credit; any preset runs, and `lora` is grpo on adapters. It begins by imitation of
-worked answers, which the model does not write by itself. Not trained yet: rates, steps and batch
-are a first choice.
+640 worked answers, which the model does not write by itself: then .25 of the sampled answers are
+right (512 of 128 held-out problems; .40 of the greedy ones; after 384 worked answers .12 and .23).
+Not trained to an end yet. At a rate of 3e-5 the model forgot sums in three updates (.33, .22, .03,
+.00 of the rewards, one run).
 """
 
 from experiments.smollm2.checkpoint import checkpoint
@@ -26,11 +28,11 @@ def get_config(preset: str = "grpo"):
       system="Work step by step, one line a step, and end with Answer: and the number.")
   config.rollout.update(prompts=8, group_size=8, max_prompt_tokens=72, max_new_tokens=64, window=16)
   config.updates.update(optimizer_batches=1, token_budget=1088, shared_prompts=True)
-  config.optimizer.update(learning_rate=2e-5, b2=0.95, max_grad_norm=1.0)
-  config.warm_start.update(steps=16, batch_size=16, learning_rate=5e-5)
+  config.optimizer.update(learning_rate=3e-6, b2=0.99, max_grad_norm=1.0)
+  config.warm_start.update(steps=40, batch_size=16, learning_rate=5e-5)
   config.evaluation.update(every=20, samples=8)
   config.checkpoint.every = 20
-  config.model.update(scan_layers=True)
+  config.model.update(scan_layers=False)
   if preset == "lora":
     preset = "grpo"
     config.parameters.update(train="lora", lora_rank=16, lora_alpha=32.0)

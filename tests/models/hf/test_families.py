@@ -1,5 +1,6 @@
 """Families of checkpoints: gradients, packing, windows and decoding; wrong networks fail."""
 
+import copy
 import dataclasses
 import functools
 import json
@@ -68,14 +69,16 @@ def error(ours, theirs) -> float:
 
 
 def their_gradients(network, tokens) -> tuple[float, dict[str, np.ndarray]]:
-  """(mean loss of the next token, gradients by the tensor's name), by transformers."""
+  """(mean loss of the next token, gradients by the tensor's name), by transformers, in the
+  network's dtype.
+  """
   import torch
 
   inputs = torch.as_tensor(tokens)
   network.zero_grad()
   loss = network(inputs, labels=inputs).loss
   loss.backward()
-  return loss.item(), {name: p.grad.numpy() for name, p in network.named_parameters()}
+  return loss.item(), {name: p.grad.numpy().copy() for name, p in network.named_parameters()}
 
 
 @pytest.mark.parametrize("name", quick_for({"gemma3", "olmo2"}, NEW))
@@ -89,12 +92,15 @@ def test_gradients(checkpoints, name):
     return -jnp.mean(jnp.take_along_axis(found, ids()[:, 1:, None], -1))
 
   value, gradients = jax.value_and_grad(loss)(params)
-  expected, theirs = their_gradients(checkpoint.network, ids())
+  rounded = their_gradients(checkpoint.network, ids())[1]
+  expected, theirs = their_gradients(copy.deepcopy(checkpoint.network).double(), ids())
   assert abs(float(value) - expected) < 1e-4 * abs(expected)
   ours, compared = by_path(gradients), 0
   for entry in tensor_table(model):
     for index, tensor in entry.names:
-      assert error(entry.to_stored(np.asarray(ours[entry.path][index])), theirs[tensor]) < 1e-4, (
+      # Of a tied SmolLM3, transformers' own f32 gradient is 2.5e-4 from that in f64.
+      bound = max(1e-4, error(rounded[tensor], theirs[tensor]))
+      assert error(entry.to_stored(np.asarray(ours[entry.path][index])), theirs[tensor]) < bound, (
           tensor)
       compared += 1
   assert compared == len(theirs)

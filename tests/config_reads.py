@@ -18,7 +18,7 @@ DERIVED = {
     config.LossConfig: {
         "temperature": "rollout.temperature", "num_experts": "model.num_experts",
         "min_new_tokens": "rollout.min_new_tokens", "max_new_tokens": "rollout.max_new_tokens",
-        "rules": ("vocabulary.top_k", "vocabulary.top_p", "vocabulary.min_p"),
+        "rules": ("vocabulary.top_k", "vocabulary.top_p", "vocabulary.min_p", "vocabulary.side"),
     },
     config.BatchConfig: {
         "group_size": "rollout.group_size", "parts": "updates.optimizer_batches"

@@ -57,7 +57,7 @@ def _method_section(section: dict, cls: type[Choice]) -> dict:
 
   Older versions wrote "default" or null for a number that was not set.
   """
-  name = section.get("name", cls.name)
+  name = section.get("name", cls().name)
   numbers = cls.table[name].defaults
   foreign = {key for key in section if key not in options(cls) and key not in numbers}
   foreign = {key for key in foreign if cls.table.readers(key)}

@@ -34,9 +34,10 @@ LAYER: Names = {
 DENSE: Names = {f"mlp/{ours}": (f"mlp.{ours}_proj.weight", TRANSPOSED)
                 for ours in ("gate", "up", "down")}
 EXPERTS: Names = {
-    f"mlp/{ours}": (f"mlp.experts.{{}}.{ours}_proj.weight", TRANSPOSED)
-    for ours in ("gate", "up", "down")
-} | {"mlp/router": ("mlp.gate.weight", TRANSPOSED)}
+    "mlp/router": ("mlp.gate.weight", TRANSPOSED),
+    **{f"mlp/{ours}": (f"mlp.experts.{{}}.{ours}_proj.weight", TRANSPOSED)
+       for ours in ("gate", "up", "down")},
+}
 # The layers of GGUF, by the names of llama.cpp, and what transformers calls them.
 GGUF: Mapping[str, str] = {
     "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",

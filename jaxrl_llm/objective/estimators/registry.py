@@ -88,7 +88,7 @@ def register(name: str, numbers: type | None = None, *, anchor: str = "recompute
                      "'behavior'")
 
   options = dict(columns) if isinstance(columns, Mapping) else {}
-  always = frozenset(() if options else columns)
+  always: frozenset[str] = frozenset(() if isinstance(columns, Mapping) else columns)
   unknown = sorted(always.union(*options.values()) - set(COLUMNS))
   if unknown:
     raise ValueError(f"estimator {name!r} reads the columns {unknown}; allowed are {list(COLUMNS)}")

@@ -14,7 +14,7 @@ from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store.checkpoints import Checkpoints
 from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import make_loop
-from jaxrl_llm.wiring.warm_start import Start, warm_start
+from jaxrl_llm.wiring.warm_start import Start
 
 
 def built(**overrides):
@@ -101,64 +101,3 @@ def _through_a_checkpoint(made, tree, iteration, folder):
   checkpoints.close()
   assert at == iteration
   return found
-
-
-@pytest.mark.slow
-def test_the_engine_samples_what_the_single_program_samples(history):
-  """`rollout.slots` changes how rows are scheduled, not what they say."""
-  _, start, *_ = history
-  made = built(**{"rollout.slots": 8, "rollout.chunk": 2})
-  run = first_state(made.learner, start)
-  run, _, host, rows = iterate(make_loop(*made), run, start.params, 1)
-  whole = built()
-  run = first_state(whole.learner, start)
-  _, _, _, expected = iterate(make_loop(*whole), run, start.params, 1)
-  assert [row["tokens"].tolist() for row in rows] == [row["tokens"].tolist() for row in expected]
-  np.testing.assert_allclose(np.concatenate([row["behavior_log_probs"] for row in rows]),
-                             np.concatenate([row["behavior_log_probs"] for row in expected]),
-                             atol=1e-5)
-  assert 0 <= host["rollout/wasted_slots"] < 1 and host["rollout/chunks"] > 1
-
-
-@pytest.mark.slow
-def test_rows_with_tools_go_through_the_same_iteration(tmp_path):
-  """Turns, voids and the tool's text reach the update: tool tokens are in the row and outside its
-  mask.
-  """
-  made = built(
-      **{
-          "task.name": "tool_arithmetic",
-          "task.num_terms": None,
-          "task.worked_share": 1.0,
-          "task.tool_arithmetic.digits": 2,
-          "model.vocab_size": 21,
-          "model.width": 32,
-          "model.head_dim": 16,
-          "rollout.max_prompt_tokens": 5,
-          "rollout.max_new_tokens": 24,
-          "rollout.window": 8,
-          "rollout.slots": 16,
-          "rollout.chunk": 4,
-          "rollout.max_turns": 2,
-          "rollout.max_tool_tokens": 8,
-          "dynamic_sampling.enabled": False,
-          "dynamic_sampling.max_draws": 10,
-          "transform.name": "none",
-          "transform.history": None,
-          "updates.staleness": 0,
-          "warm_start.steps": 150,
-          "warm_start.batch_size": 16,
-          "warm_start.learning_rate": 2e-2
-      })
-  start = warm_start(made.cfg, made.learner, made.task.tokenizer, tmp_path)
-  _, _, host, rows = iterate(make_loop(*made), first_state(made.learner, start), start.params, 1)
-  called = [row for row in rows if len(row["tokens"]) > sum(row["mask"]) + row["prompt_length"]]
-  assert called and host["tool/calls"] >= len(called)
-  for row in called:
-    inserted = [
-        t for t, m in list(zip(row["tokens"], row["mask"], strict=True))[row["prompt_length"]:]
-        if not m
-    ]
-    text = made.task.tokenizer.decode(inserted)
-    assert text.endswith(";") and "]" in row["completion"] and ";" not in row["completion"].split(
-        "]")[1]

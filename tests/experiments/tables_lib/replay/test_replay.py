@@ -24,7 +24,6 @@ from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import gradients
 from jaxrl_llm.wiring import setup
 
-
 # Of most families; the report's test has every estimator.
 NAMES = ("ctpo", "dppo_tv", "gspo", "m2po", "minpro", "ppo", "reinforce", "seq_is")
 

@@ -5,44 +5,29 @@ import itertools
 import jax
 import numpy as np
 import pytest
+import smallest
 
-from jaxrl_llm.config import base_config, from_dict
-from jaxrl_llm.models.trainable import split
-from jaxrl_llm.presets import apply
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store.checkpoints import Checkpoints
-from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import make_loop
-from jaxrl_llm.wiring.warm_start import Start
 
 
 def built(**overrides):
   """PIPO on dynamically sampled groups by an older policy: a batch, means, parameters, and a cursor
   that runs ahead.
   """
-  config = base_config()
-  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
-                      mlp_width=8)
-  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
-  config.rollout.update(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=4, window=4)
-  config.updates.update(optimizer_batches=2, staleness=1)
-  config.optimizer.learning_rate = 1e-2
-  config.mesh.data = 1
-  config.dynamic_sampling.update(enabled=True, max_draws=200)
-  config.transform.history = 2
-  apply(config, "grpo")
-  config.aggregation.name, config.transform.name = "token", "pipo"
-  config.plugins = ("experiments.papers.pipo",)
-  config.update_from_flattened_dict(overrides)
-  return setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+  return smallest.built(1, "grpo", **{
+      "updates.staleness": 1, "dynamic_sampling.enabled": True, "dynamic_sampling.max_draws": 200,
+      "aggregation.name": "token", "plugins": ("experiments.papers.pipo",),
+      "transform.name": "pipo", "transform.history": 2} | overrides)
 
 
 @pytest.fixture(scope="module")
 def history():
   """(built, start, the run after each of 5 iterations, host values of each)."""
   made = built()
-  start = Start(*split(made.learner.model.init(jax.random.key(0)), made.cfg.parameters))
+  start = smallest.start_of(made)
   return made, start, *_go_on(made, first_state(made.learner, start), start, range(1, 6))
 
 

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import matplotlib
 import numpy as np
 
-from configs import smollm2_chains
 from experiments.commands import cache
 from experiments.smollm2 import policies
+from experiments.smollm2.config_files import recipe
 from experiments.tables_lib.page_parts import narrow_tables, replace_part
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.objective import estimators
@@ -85,7 +85,7 @@ def spread(log_ratio: np.ndarray, mask: np.ndarray) -> dict:
 
 def dropped(preset: str, log_ratio: np.ndarray, mask: np.ndarray) -> dict[int, float]:
   """Returns the share of tokens without gradient at POSITIONS under an estimator."""
-  loss = config_lib.from_dict(smollm2_chains.get_config(preset)).loss
+  loss = config_lib.from_dict(recipe("smollm2_chains", preset)).loss
   estimator = estimators.get_estimator(loss.estimator.name)
   shares = []
   for sign in (1.0, -1.0):

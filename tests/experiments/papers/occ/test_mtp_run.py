@@ -1,6 +1,5 @@
 """A run with the head that predicts two tokens ahead: what it refuses, and what it scores."""
 
-
 import jax
 import pytest
 import tiny

@@ -16,7 +16,7 @@ def marked():
   """Yields each case with the mark of its suite."""
   for kind, table in recount.KINDS.items():
     for index, (name, case) in enumerate(table.items()):
-      slow = kind.startswith("reported") or kind not in NIGHTLY and index % EACH == 0
+      slow = kind.startswith("reported") or (kind not in NIGHTLY and index % EACH == 0)
       mark = pytest.mark.slow if slow else pytest.mark.nightly
       yield pytest.param(case, id=f"{kind}: {name}", marks=mark)
 

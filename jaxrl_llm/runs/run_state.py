@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
+from jaxrl_llm import parallel
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import trainable
 from jaxrl_llm.rollouts.assembly import rollout_shape
@@ -32,7 +34,8 @@ class RunState:
     transform_state: state of update transforms between rollout batches, on the host, by name.
     stale: `updates.staleness` copies of step and trained parameters before earlier updates, the
       oldest first.
-    unfinished: with `updates.in_flight`, the completions that continue in the next iteration.
+    unfinished: with `updates.in_flight`, the completions of this process that continue in the next
+      iteration, on the host.
   """
 
   state: TrainState
@@ -53,13 +56,17 @@ class RunState:
     stale = (*self.stale[1:], _snapshot(self.state)) if self.stale else ()
     return dataclasses.replace(self, stale=stale)
 
-  def saved(self) -> dict:
-    """Returns the tree of a checkpoint, without the frozen parameters, which are the start's."""
+  def saved(self, mesh: Mesh | None = None) -> dict:
+    """Returns the tree of a checkpoint, without the frozen parameters, which are the start's.
+
+    With several processes, `mesh` is of the devices of all.
+    """
     tree = {"train": self.state.replace(frozen=None), "cursor": np.asarray(self.cursor, np.int32)}
     if self.stale:
       tree["stale"] = list(self.stale)
     if self.unfinished is not None:
-      tree["unfinished"] = self.unfinished._asdict()
+      from jaxrl_llm.runs import in_flight
+      tree["unfinished"] = in_flight.saved(self.unfinished, mesh)
     return tree | self.transform_state
 
 
@@ -76,7 +83,10 @@ def first_state(learner: Learner, start: Start) -> RunState:
   stale = tuple(_snapshot(state) for _ in range(learner.updates.staleness))
   # Cursors count from 1. In flight, the first batch replaces what an iteration before would have
   # left.
-  unfinished, cursor = (_unfinished(learner), 2) if learner.updates.in_flight else (None, 1)
+  unfinished, cursor = None, 1
+  if learner.updates.in_flight:
+    from jaxrl_llm.runs import in_flight
+    unfinished, cursor = in_flight.not_started(learner.rollout), 2
   return RunState(state.replace(frozen=start.frozen), cursor,
                   _zeros(_abstract_carried(learner)), stale, unfinished)
 
@@ -85,8 +95,8 @@ def restored_state(tree: dict, start: Start) -> RunState:
   """Returns the state that `RunState.saved` wrote, with the frozen parameters of the start."""
   unfinished = None
   if "unfinished" in tree:
-    from jaxrl_llm.rollouts.in_flight import Unfinished
-    unfinished = Unfinished(**tree["unfinished"])
+    from jaxrl_llm.runs import in_flight
+    unfinished = in_flight.Unfinished(**parallel.local_rows(tree["unfinished"]))
   return RunState(tree["train"].replace(frozen=start.frozen), int(tree["cursor"]),
                   {name: subtree for name, subtree in tree.items() if name not in OF_EVERY_RUN},
                   tuple(tree.get("stale", ())), unfinished)
@@ -103,20 +113,9 @@ def abstract_saved(learner: Learner) -> dict:
   if learner.updates.staleness:
     tree["stale"] = [TrainState(train.step, train.params, None)] * learner.updates.staleness
   if learner.updates.in_flight:
-    tree["unfinished"] = _unfinished(learner)._asdict()
+    from jaxrl_llm.runs import in_flight
+    tree["unfinished"] = in_flight.shapes(learner.rollout, learner.mesh)
   return tree | _abstract_carried(learner)
-
-
-def _unfinished(learner: Learner) -> "Unfinished":
-  """Returns the completions of the task's first batch, none of which is started.
-
-  What follows a completion's tokens is never read, so any id may be there.
-  """
-  from jaxrl_llm.rollouts.in_flight import not_begun
-  from jaxrl_llm.runs.in_flight import row_ids
-
-  rollout = learner.rollout
-  return not_begun(row_ids(1, rollout.rows), rollout.max_new_tokens)
 
 
 def _layout(learner: Learner) -> TrainState:

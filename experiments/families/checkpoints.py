@@ -134,7 +134,7 @@ def logits(network, ids: np.ndarray) -> np.ndarray:
   import torch
 
   with torch.no_grad():
-    return network(torch.as_tensor(ids)).logits.float().numpy()
+    return network(torch.tensor(ids)).logits.float().numpy()
 
 
 def greedy(network, prompt: list[int], count: int) -> list[int]:

@@ -64,7 +64,7 @@ def their_gradients(network, tokens) -> tuple[float, dict[str, np.ndarray]]:
   """
   import torch
 
-  inputs = torch.as_tensor(tokens)
+  inputs = torch.tensor(tokens)
   network.zero_grad()
   loss = network(inputs, labels=inputs).loss
   loss.backward()
@@ -106,7 +106,7 @@ def greedy_mismatches(checkpoint: checkpoints.Checkpoint, count: int) -> int:
   tokens = np.asarray([p + [0] * (max(length) - len(p)) for p in PROMPTS])
   rows = np.arange(len(PROMPTS))
   prompts = PromptBatch(*map(jnp.asarray, (tokens, length, rows, rows)))
-  cfg = SamplerConfig(group_size=1, max_new_tokens=count, window=8, stop_ids=(), pad_id=0)
+  cfg = SamplerConfig(group_size=1, max_new_tokens=count, window=16, stop_ids=(), pad_id=0)
   run = jax.jit(functools.partial(generate, model=model, cfg=cfg))
   rollout = jax.device_get(run(params, prompts, jax.random.key(0), Sampling.of(0.0)))
   continued = [rollout.tokens[i, len(p):len(p) + count] for i, p in enumerate(PROMPTS)]
@@ -125,15 +125,15 @@ def group_prompts() -> PromptBatch:
 
 def sampled(model, params) -> Rollout:
   """Returns completions of `group_prompts`, by the sampler that keeps its batch."""
-  cfg = SamplerConfig(group_size=2, max_new_tokens=NEW, window=8, stop_ids=(STOP,), pad_id=0)
+  cfg = SamplerConfig(group_size=2, max_new_tokens=NEW, window=16, stop_ids=(STOP,), pad_id=0)
   run = jax.jit(functools.partial(generate, model=model, cfg=cfg))
   return jax.device_get(run(params, group_prompts(), jax.random.key(3), Sampling.of(1.0)))
 
 
 def engine_sampled(model, params, **options) -> Rollout:
   """Returns completions of `group_prompts`, by the engine: 4 rows at a time, chunks of 8 steps."""
-  cfg = EngineConfig(**{"group_size": 2, "max_new_tokens": NEW, "window": 16, "stop_ids": (STOP,),
-                        "pad_id": 0, "slots": 4, "chunk": 8} | options)
+  cfg = EngineConfig(**{"group_size": 2, "max_new_tokens": NEW, "window": 32, "stop_ids": (STOP,),
+                        "pad_id": 0, "slots": 4, "chunk": 8, "compact": 0} | options)
   rollout, _ = engine.run(params, group_prompts(), jax.random.key(3), Sampling.of(1.0),
                           model=model, cfg=cfg)
   return jax.device_get(rollout)

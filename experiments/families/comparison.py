@@ -32,10 +32,10 @@ def ids(rows: int = 3, length: int = LENGTH) -> np.ndarray:
   return np.random.default_rng(1).integers(0, checkpoints.VOCAB, (rows, length))
 
 
-def relative_error(ours, theirs) -> float:
-  """Returns the largest difference, relative to the largest value."""
-  ours, theirs = np.asarray(ours), np.asarray(theirs)
-  return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+def relative_error(values, expected) -> float:
+  """Returns the largest difference, relative to the largest expected value."""
+  values, expected = np.asarray(values), np.asarray(expected)
+  return float(np.abs(values - expected).max() / np.abs(expected).max())
 
 
 def log_probs(model, params, tokens, positions=None, segments=None, shared=None):
@@ -59,8 +59,8 @@ def logits_error(checkpoint: checkpoints.Checkpoint) -> float:
 
 
 def their_gradients(network, tokens) -> tuple[float, dict[str, np.ndarray]]:
-  """Returns (mean loss of the next token, gradients by the tensor's name), by transformers, in the
-  network's dtype.
+  """Returns (mean loss of the next token, gradients by the name of the checkpoint's tensor), by
+  transformers, in the network's dtype.
   """
   import torch
 
@@ -68,7 +68,20 @@ def their_gradients(network, tokens) -> tuple[float, dict[str, np.ndarray]]:
   network.zero_grad()
   loss = network(inputs, labels=inputs).loss
   loss.backward()
-  return loss.item(), {name: p.grad.numpy().copy() for name, p in network.named_parameters()}
+  gradients = {name: p.grad.numpy().copy() for name, p in network.named_parameters()}
+  return loss.item(), {name: x for pair in gradients.items() for name, x in stored_tensors(*pair)}
+
+
+def stored_tensors(name: str, x: np.ndarray) -> list[tuple[str, np.ndarray]]:
+  """Returns (name, array) of the tensors that a checkpoint has for a parameter of transformers,
+  which joins the matrices of experts.
+  """
+  stem, _, kind = name.rpartition(".experts.")
+  if not stem:
+    return [(name, x)]
+  kinds = ("gate_proj", "up_proj") if kind == "gate_up_proj" else (kind,)
+  return [(f"{stem}.experts.{i}.{kind}.weight", matrix) for i, expert in enumerate(x)
+          for kind, matrix in zip(kinds, np.split(expert, len(kinds)), strict=True)]
 
 
 def gradient_errors(checkpoint: checkpoints.Checkpoint) -> dict[str, tuple[float, float]]:
@@ -84,7 +97,9 @@ def gradient_errors(checkpoint: checkpoints.Checkpoint) -> dict[str, tuple[float
 
   value, gradients = jax.value_and_grad(loss)(params)
   rounded_value, rounded = their_gradients(checkpoint.network, ids())
-  exact_value, exact = their_gradients(copy.deepcopy(checkpoint.network).double(), ids())
+  wide = copy.deepcopy(checkpoint.network).double()
+  wide.set_experts_implementation("eager")  # the others multiply experts in f32 at most
+  exact_value, exact = their_gradients(wide, ids())
   errors = {"loss": (relative_error(value, exact_value), relative_error(rounded_value,
                                                                         exact_value))}
   by_parameter = by_path(gradients)
@@ -110,8 +125,8 @@ def greedy_mismatches(checkpoint: checkpoints.Checkpoint, count: int) -> int:
   run = jax.jit(functools.partial(generate, model=model, cfg=cfg))
   rollout = jax.device_get(run(params, prompts, jax.random.key(0), Sampling.of(0.0)))
   continued = [rollout.tokens[i, len(p):len(p) + count] for i, p in enumerate(PROMPTS)]
-  theirs = [checkpoints.greedy(checkpoint.network, p, count) for p in PROMPTS]
-  return int(np.sum(np.asarray(continued) != np.asarray(theirs)))
+  expected = [checkpoints.greedy(checkpoint.network, p, count) for p in PROMPTS]
+  return int(np.sum(np.asarray(continued) != np.asarray(expected)))
 
 
 def group_prompts() -> PromptBatch:
@@ -183,9 +198,9 @@ def adapters_error(checkpoint: checkpoints.Checkpoint, directory: Path) -> float
   model, params, _ = load_pretrained(checkpoint.directory)
   merged = trainable.merge(*with_adapters(params))
   save_pretrained(directory, model, merged)
-  theirs = their_log_probs(checkpoints.reload(directory), ids())
-  assert relative_error(theirs, their_log_probs(checkpoint.network, ids())) > 1e-2, "no change"
-  return relative_error(log_probs(model, merged, ids()), theirs)
+  expected = their_log_probs(checkpoints.reload(directory), ids())
+  assert relative_error(expected, their_log_probs(checkpoint.network, ids())) > 1e-2, "no change"
+  return relative_error(log_probs(model, merged, ids()), expected)
 
 
 def packed_rows(tokens) -> tuple[np.ndarray, ...]:

@@ -199,16 +199,16 @@ def _of_queries(scale, queries: int):
   return jnp.concatenate([jnp.broadcast_to(scale[:, i:i + 1], shape) for i in range(side)], 1)
 
 
-def _add(x: _Refs, sums, begin, seen):
-  """Adds a block of columns, which begins at column `begin`, to a row's sums; `seen`: the first
-  column that is seen, and the one after the last.
+def _add(x: _Refs, sums, begin, bounds):
+  """Adds a block of columns, which begins at column `begin`, to a row's sums; `bounds`: the first
+  column that counts, and the one after the last.
   """
   queries, (keys, key_scale, values, value_scale) = x.queries[0], _split(x.cached)
   count = queries.shape[1]
 
   def is_live(shape, axis: int):
     column = begin + lax.broadcasted_iota(jnp.int32, shape, axis)
-    return (column >= seen[0]) & (column < seen[1])
+    return (column >= bounds[0]) & (column < bounds[1])
 
   if key_scale is None:
     values = jnp.where(is_live(values.shape, 1), values, jnp.zeros((), values.dtype))  # 0 x NaN

@@ -105,6 +105,17 @@ def test_a_client_may_use_the_package():
                      "from experiments.tables_lib import sweeps"}) == []
 
 
+def test_experiments_load_recipes_by_their_file():
+  """`configs` is no installed package: an import of it fails in a command that is a script."""
+  files = files_below(ROOT / "experiments") | files_below(PACKAGE)
+  assert [path for path, source in files.items() if imports_configs(source)] == []
+  assert imports_configs("from configs import quickstart") and imports_configs("import configs.cpu")
+
+
+def imports_configs(source: str) -> bool:
+  return any(name.partition(".")[0] == "configs" for name in modules(source))
+
+
 def texts_of_papers(source: str, papers: set[str]) -> list[str]:
   """The texts of a file that are a paper's name, or name something in experiments/."""
   texts = [node.value for node in ast.walk(ast.parse(source))

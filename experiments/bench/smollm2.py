@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from configs import smollm2_135m
 from experiments.smollm2 import questions
 from experiments.smollm2.checkpoint import checkpoint
+from experiments.smollm2.config_files import recipe
 from jaxrl_llm.models import hf
 from jaxrl_llm.tasks.tokenizer import load_tokenizer
 
@@ -31,7 +31,7 @@ import measure
 
 ROOT = Path(__file__).parents[2]
 PROMPTS, GROUP, MAX_PROMPT = 8, 8, 48
-TASK = smollm2_135m.get_config().task  # kinds of questions, and the instruction before them
+TASK = recipe("smollm2_135m").task  # kinds of questions, and the instruction before them
 # The network's products: weights of the blocks, of the head, and scores of one position.
 BLOCKS, HEAD, SCORES = 30 * 576 * (2 * 576 + 2 * 192 + 3 * 1536), 576 * 49152, 4 * 576 * 30
 STEADY = 3  # iterations before compile, and the second one holds the first report

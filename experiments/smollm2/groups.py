@@ -11,25 +11,19 @@ their share of rows and of tokens. With --workdir the figures are measured and s
 groups.json; without it the page's part is written from that file.
 """
 
-import argparse
 import contextlib
-import json
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.commands import cache
-from experiments.smollm2 import policies
-from experiments.tables_lib.page_parts import replace_part
+from experiments.smollm2 import measurement, policies
 from jaxrl_llm.config import AdvantageConfig, AggregationConfig
 from jaxrl_llm.objective.advantages import get_advantage
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.types import AdvantageInputs
 
-HERE = Path(__file__).parent
-RESULTS, NAME = HERE / "groups.json", "experiments/smollm2/groups.py"
 SIZES, POSITIONS = (8, 32), (1, 4, 8, 16, 24, 32, 48)
 MODES = ("token", "sequence", "balanced")
 
@@ -123,17 +117,5 @@ def text(results: dict) -> str:
                       "tokens", *MODES), weighed)))
 
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--workdir", type=Path, help="folder of a run with its checkpoint 0")
-  parser.add_argument("--batches", type=int, default=4, help="of 4 problems (default 4)")
-  arguments = parser.parse_args()
-  cache.keep_programs()
-  if arguments.workdir is not None:
-    RESULTS.write_text(json.dumps(measure(arguments.workdir, arguments.batches), indent=1) + "\n")
-  replace_part(HERE / "README.md", NAME, text(json.loads(RESULTS.read_text())))
-
-
 if __name__ == "__main__":
-  main()
+  measurement.main(__doc__, "groups", measure, text, "4 problems")

@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import matplotlib
 import numpy as np
 
-from configs import smollm2_chains
 from experiments.commands import cache
 from experiments.smollm2.checkpoint import checkpoint
+from experiments.smollm2.config_files import recipe
 from experiments.tables_lib.benchmark import loading
 from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm import config as config_lib
@@ -50,7 +50,7 @@ PROMPTS, GROUP, NEW, PIECE = 16, 8, 96, 8  # rows of PIECE are scored together
 
 def sampler_config(options: dict) -> config_lib.Config:
   """Returns the config of a sampler with these options of the rollout, and the chains' prompts."""
-  values = smollm2_chains.get_config()
+  values = recipe("smollm2_chains")
   values.rollout.update(prompts=PROMPTS, group_size=GROUP, max_new_tokens=NEW, **options)
   values.updates.update(token_budget=0, shared_prompts=False)
   values.model.scan_layers = False

@@ -12,9 +12,7 @@ drawn from that file. Dropped: tokens to whose log-prob an estimator gives no gr
 both signs of the advantage.
 """
 
-import argparse
 import contextlib
-import json
 from pathlib import Path
 
 import jax
@@ -22,18 +20,15 @@ import jax.numpy as jnp
 import matplotlib
 import numpy as np
 
-from configs import smollm2_chains
-from experiments.commands import cache
-from experiments.smollm2 import policies
-from experiments.tables_lib.page_parts import narrow_tables, replace_part
+from experiments.smollm2 import measurement, policies
+from experiments.smollm2.config_files import recipe
+from experiments.tables_lib.page_parts import narrow_tables
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.types import Sampling
 
-HERE = Path(__file__).parent
-RESULTS, NAME = HERE / "prefix_ratios.json", "experiments/smollm2/prefix_ratios.py"
 PRESETS = ("grpo", "dapo", "gspo", "ctpo", "minpro")
 POSITIONS = (1, 2, 4, 8, 16, 32, 48)
 AGES = (1, 2, 4, 8, 16, 32)
@@ -85,7 +80,7 @@ def spread(log_ratio: np.ndarray, mask: np.ndarray) -> dict:
 
 def dropped(preset: str, log_ratio: np.ndarray, mask: np.ndarray) -> dict[int, float]:
   """Returns the share of tokens without gradient at POSITIONS under an estimator."""
-  loss = config_lib.from_dict(smollm2_chains.get_config(preset)).loss
+  loss = config_lib.from_dict(recipe("smollm2_chains", preset)).loss
   estimator = estimators.get_estimator(loss.estimator.name)
   shares = []
   for sign in (1.0, -1.0):
@@ -147,20 +142,5 @@ def draw(results: dict, path: Path) -> None:
   figure.savefig(path, dpi=110)
 
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--workdir", type=Path, help="folder of a run with checkpoints")
-  parser.add_argument("--batches", type=int, default=4, help="of 64 completions (default 4)")
-  arguments = parser.parse_args()
-  cache.keep_programs()
-  if arguments.workdir is not None:
-    measured = measure(arguments.workdir, arguments.batches)
-    RESULTS.write_text(json.dumps(measured, indent=1) + "\n")
-  results = json.loads(RESULTS.read_text())
-  replace_part(HERE / "README.md", NAME, text(results))
-  draw(results, HERE / "prefix_ratios.png")
-
-
 if __name__ == "__main__":
-  main()
+  measurement.main(__doc__, "prefix_ratios", measure, text, "64 completions", draw)

@@ -14,12 +14,13 @@ from jaxrl_llm.rollouts.assembly import rollout_shape
 from jaxrl_llm.store.checkpoints import abstract
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
 from jaxrl_llm.training.transforms import OF_EVERY_RUN, with_carried
-from jaxrl_llm.types import PromptBatch, TrainState
+from jaxrl_llm.types import PromptBatch, Rollout, TrainState
 from jaxrl_llm.wiring.learner import Learner, Start
 from jaxrl_llm.wiring.scoring import abstract_scores
 
 if TYPE_CHECKING:
   from jaxrl_llm.rollouts.in_flight import Unfinished
+  from jaxrl_llm.runs.replay import Groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,7 @@ class RunState:
     stale: `updates.staleness` copies of step and trained parameters before earlier updates, the
       oldest first.
     unfinished: with `updates.in_flight`, the completions that continue in the next iteration.
+    kept: with `updates.replay`, the groups of that many iterations.
   """
 
   state: TrainState
@@ -40,6 +42,7 @@ class RunState:
   transform_state: dict[str, Any]
   stale: tuple[TrainState, ...] = ()
   unfinished: "Unfinished | None" = None
+  kept: "Groups | None" = None
 
   def sampling_state(self) -> TrainState:
     """Returns the step and parameters of the policy that samples in the next iteration."""
@@ -60,6 +63,8 @@ class RunState:
       tree["stale"] = list(self.stale)
     if self.unfinished is not None:
       tree["unfinished"] = self.unfinished._asdict()
+    if self.kept is not None:
+      tree["replay"] = self.kept._asdict()
     return tree | self.transform_state
 
 
@@ -78,18 +83,21 @@ def first_state(learner: Learner, start: Start) -> RunState:
   # left.
   unfinished, cursor = (_unfinished(learner), 2) if learner.updates.in_flight else (None, 1)
   return RunState(state.replace(frozen=start.frozen), cursor,
-                  _zeros(_abstract_carried(learner)), stale, unfinished)
+                  _zeros(_abstract_carried(learner)), stale, unfinished, _no_groups(learner))
 
 
 def restored_state(tree: dict, start: Start) -> RunState:
   """Returns the state that `RunState.saved` wrote, with the frozen parameters of the start."""
-  unfinished = None
+  unfinished = kept = None
+  if "replay" in tree:
+    from jaxrl_llm.runs.replay import Groups
+    kept = Groups(**tree["replay"])
   if "unfinished" in tree:
     from jaxrl_llm.rollouts.in_flight import Unfinished
     unfinished = Unfinished(**tree["unfinished"])
   return RunState(tree["train"].replace(frozen=start.frozen), int(tree["cursor"]),
                   {name: subtree for name, subtree in tree.items() if name not in OF_EVERY_RUN},
-                  tuple(tree.get("stale", ())), unfinished)
+                  tuple(tree.get("stale", ())), unfinished, kept)
 
 
 def abstract_saved(learner: Learner) -> dict:
@@ -104,6 +112,8 @@ def abstract_saved(learner: Learner) -> dict:
     tree["stale"] = [TrainState(train.step, train.params, None)] * learner.updates.staleness
   if learner.updates.in_flight:
     tree["unfinished"] = _unfinished(learner)._asdict()
+  if (kept := _no_groups(learner)) is not None:
+    tree["replay"] = kept._asdict()
   return tree | _abstract_carried(learner)
 
 
@@ -117,6 +127,23 @@ def _unfinished(learner: Learner) -> "Unfinished":
 
   rollout = learner.rollout
   return not_begun(row_ids(1, rollout.rows), rollout.max_new_tokens)
+
+
+def _no_groups(learner: Learner) -> "Groups | None":
+  """Returns places for the groups of `updates.replay` iterations; None where it is 0."""
+  if not learner.updates.replay:
+    return None
+  from jaxrl_llm.runs.replay import empty
+  return empty(_rollout_shapes(learner, learner.updates.replay * learner.rollout.rows))
+
+
+def _rollout_shapes(learner: Learner, rows: int) -> Rollout:
+  """Returns shapes and dtypes of `rows` rows of the run's rollouts."""
+  rollout, per_row = learner.rollout, jax.ShapeDtypeStruct((rows,), jnp.int32)
+  tokens = jax.ShapeDtypeStruct((rows, rollout.max_prompt_tokens), jnp.int32)
+  return rollout_shape(PromptBatch(tokens, per_row, per_row, per_row),
+                       SamplerConfig(max_new_tokens=rollout.max_new_tokens),
+                       turns=rollout.max_turns > 0)
 
 
 def _layout(learner: Learner) -> TrainState:
@@ -143,12 +170,8 @@ def _abstract_carried(learner: Learner) -> dict[str, Any]:
   """Returns shapes of what update transforms carry, by tracing the functions that make it."""
   if not learner.phases.by_name:
     return {}
-  rollout, rows = learner.rollout, learner.rollout.rows
-  per_row = jax.ShapeDtypeStruct((rows,), jnp.int32)
-  tokens = jax.ShapeDtypeStruct((rows, rollout.max_prompt_tokens), jnp.int32)
-  sizes = SamplerConfig(max_new_tokens=rollout.max_new_tokens)
-  shapes = rollout_shape(PromptBatch(tokens, per_row, per_row, per_row), sizes,
-                         turns=rollout.max_turns > 0)
+  rows = learner.rollout.rows
+  shapes = _rollout_shapes(learner, rows)
   params = learner.model.shapes()
   scores = abstract_scores(learner.scoring, params, shapes)
   rewards = jax.ShapeDtypeStruct((rows,), jnp.float32)

@@ -78,7 +78,7 @@ def test_a_batch_takes_groups_of_all_ages_and_none_twice(history):
     for row in rows:
       text = (row["completion"], row["reward"], row["correct"], row["answer"], row["prompt"])
       assert every.setdefault(row["row_id"], text) == text
-      assert row["correct"] == (row["completion"] == row["answer"])
+      assert row["correct"] == (row["completion"].rpartition("=")[2] == row["answer"])
     kept = tree["replay"]["iteration"][::size]
     np.testing.assert_array_equal(kept, np.repeat(np.maximum(
         np.arange(number - AGES + 1, number + 1), 0), made.cfg.rollout.prompts))
@@ -146,7 +146,7 @@ def test_a_draw_is_one_after_the_other_without_replacement():
     ({"updates.replay_rule": "recency", "updates.replay": 0}, "updates.replay_rule"),
     ({"updates.replay_decay": 0.9}, "updates.replay_decay"),
     ({"advantage.name": "gdpo"}, "the parts of a reward are not kept"),
-    ({"updates.replay_rule": "oldest"}, "uniform, recency, advantage"),
+    ({"updates.replay_rule": "oldest"}, "allowed are 'uniform', 'recency', 'advantage'"),
 ])
 def test_a_wrong_key_is_an_error(keys, said):
   with pytest.raises(ConfigError) as error:

@@ -97,6 +97,8 @@ def learner_of(**updates):
   config.task.update(num_terms=2, heldout_problems=8)
   config.rollout.update(prompts=2, group_size=4, max_prompt_tokens=4, max_new_tokens=5, window=5)
   config.advantage.name = "opob"
+  # Adam makes a full step of a gradient that is rounding.
+  config.optimizer.name, config.optimizer.learning_rate = "sgd", 1.0
   config.updates.update(optimizer_batches=1, **updates)
   return setup.build_learner(setup.resolve(config_of(config)), jax.devices()[:1])[2]
 

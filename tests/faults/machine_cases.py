@@ -47,28 +47,10 @@ def sandbox(values: dict[str, str], *texts: str) -> Case:
 ALONE = "--coordinator=127.0.0.1:{port}"
 BRIEF = "--wait_for_processes=1"
 PROCESSES = {
-    "coordinator alone": processes("--coordinator=h:1", texts=("--processes, --process",)),
-    "number alone": processes("--process=0", texts=("--coordinator",)),
-    "count of 0": processes("--coordinator=h:1", "--processes=0", "--process=0",
-                            texts=("--processes=0",)),
-    "count below 0": processes("--coordinator=h:1", "--processes=-2", "--process=0",
-                               texts=("--processes=-2",)),
-    "number beyond the count": processes("--coordinator=h:1", "--processes=2", "--process=2",
-                                         texts=("--process=2",)),
-    "number below 0": processes("--coordinator=h:1", "--processes=2", "--process=-1",
-                                texts=("--process=-1",)),
     "number of a word": processes("--process=first", texts=("process", "first")),
-    "address without a port": processes("--coordinator=host", "--processes=2", "--process=0",
-                                        texts=("--coordinator=host",)),
-    "port of a word": processes("--coordinator=host:port", "--processes=2", "--process=0",
-                                texts=("--coordinator=host:port",)),
-    "last port": processes("--coordinator=host:65535", "--processes=2", "--process=0",
-                           texts=("--coordinator=host:65535",)),
     "host that has no address": processes(
         "--coordinator=no-such-host.invalid:8476", "--processes=2", "--process=1", BRIEF,
         texts=("no-such-host.invalid",)),
-    "host of spaces": processes("--coordinator=a b:8476", "--processes=2", "--process=1", BRIEF,
-                                texts=("a b:",)),
     "coordinator that does not come": processes(
         ALONE, "--processes=2", "--process=1", BRIEF, texts=("process 0",), context=free),
     "others that do not come": processes(
@@ -99,18 +81,9 @@ ENVIRONMENT = {
 SANDBOX = {
     "isolation of no kind": sandbox({"tool.require": "('magic',)"}, "require", "magic"),
     "memory of nothing": sandbox({"tool.memory_mb": "1"}, "tool.memory_mb = 1"),
-    "memory of a word": sandbox({"tool.memory_mb": "lots"}, "tool.memory_mb"),
     "memory without end": sandbox({"tool.memory_mb": "9" * 30}, "tool.memory_mb"),
-    "no time": sandbox({"tool.timeout": "0"}, "tool.timeout = 0"),
     "time without end": sandbox({"tool.timeout": "1e300"}, "tool.timeout"),
-    "no processor time": sandbox({"tool.cpu_seconds": "0"}, "tool.cpu_seconds = 0"),
-    "processor time without end": sandbox({"tool.cpu_seconds": "9" * 30}, "tool.cpu_seconds"),
-    "no output": sandbox({"tool.output_chars": "0"}, "tool.output_chars = 0"),
     "output without end": sandbox({"tool.output_chars": "9" * 30}, "tool.output_chars"),
-    "no workers": sandbox({"rollout.tool_workers": "0"}, "rollout.tool_workers = 0"),
     "a million workers": sandbox({"rollout.tool_workers": "1000000"}, "workers"),
     "protocol that the tokenizer cannot write": sandbox({}, "tool"),
 }
-CASES = ({f"processes: {name}": case for name, case in PROCESSES.items()}
-         | {f"environment: {name}": case for name, case in ENVIRONMENT.items()}
-         | {f"sandbox: {name}": case for name, case in SANDBOX.items()})

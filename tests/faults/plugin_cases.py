@@ -65,55 +65,27 @@ CASES = {
     "plugin that is no Python": main({"plugins": "{here}/x.txt"}, "plugins", "x.txt",
                                      files={"x.txt": "hello"}),
     "plugin of bytes": plugin("\0", {}, "mine.py"),
-    "plugin that is empty": plugin("", {"reward.name": "mine"}, "reward.name = 'mine'"),
-    "plugin that raises at the import": plugin("1 / 0\n", {}, "mine.py", "ZeroDivisionError"),
     "plugin of an own base": plugin("class A(BaseException):\n  pass\nraise A\n", {}, "mine.py"),
-    "plugin that registers twice": plugin(
-        REWARD + "  return 1.0\n@register.reward('mine')\ndef two(problem, completion, cfg):\n"
-        "  return 1.0\n", {"reward.name": "mine"}, "mine.py", "'mine' is registered"),
     "name with a comma": plugin(
         HEAD + "@register.reward('a,b')\ndef mine(problem, completion, cfg):\n  return 1.0\n", {},
         "a,b"),
     "name that is no text": plugin(
         HEAD + "@register.reward(3)\ndef mine(problem, completion, cfg):\n  return 1.0\n", {},
         "mine.py"),
-    "name of nothing": plugin(
-        HEAD + "@register.reward('')\ndef mine(problem, completion, cfg):\n  return 1.0\n", {},
-        "mine.py"),
-    "name of a method": plugin(
-        HEAD + "@register.reward('none')\ndef mine(problem, completion, cfg):\n  return 1.0\n",
-        {"reward.name": "nne"}, "reward.name = 'nne'"),
-    "unknown decorator": plugin(HEAD + "@register.rewards('mine')\ndef mine():\n  pass\n", {},
-                                "mine.py", "rewards"),
-    "number of a list": plugin(
-        HEAD + "@register.reward('mine', gain=[1])\ndef mine(problem, completion, cfg):\n"
-        "  return 1.0\n", {}, "mine.py", "gain"),
     "number whose key is taken": plugin(
         HEAD + "@register.reward('mine', name='x')\ndef mine(problem, completion, cfg):\n"
         "  return 1.0\n", {"reward.name": "mine"}, "mine.py"),
-    "reward of nothing": reward(REWARD + "  return None\n", "None"),
-    "reward of a list": reward(REWARD + "  return [1.0]\n", "[1.0]"),
     "reward of no component": reward(REWARD + "  return {}\n", "{}"),
     "reward of an unnamed part": reward(REWARD + "  return {1: 1.0}\n"),
-    "reward of not a number": reward(REWARD + "  return float('nan')\n", "nan"),
     "reward of an array": reward(REWARD + "  return jnp.ones(3)\n"),
-    "reward of three numbers": reward(REWARD + "  return {'mine': (1.0, 1.0, 1.0)}\n"),
-    "reward with no weight": reward(REWARD + "  return {'mine': (1.0, float('inf'))}\n", "inf"),
     "reward of a complex number": reward(REWARD + "  return 1j\n", "1j"),
-    "reward of one argument": plugin(
-        HEAD + "@register.reward('mine')\ndef mine(problem):\n  return 1.0\n",
-        {"reward.name": "mine"}, "mine.py"),
     "reward that exits later": reward(REWARD + LATER + "  sys.exit(0)\n", "SystemExit"),
     "reward of its own base later": reward(
         "class A(BaseException):\n  pass\n" + REWARD + LATER + "  raise A('why')\n", "why"),
     "reward without end": reward(REWARD + "  return mine(problem, completion, cfg)\n",
                                  "RecursionError"),
-    "reward that always fails later": reward(REWARD + LATER + "  return 1 / 0\n",
-                                             "ZeroDivisionError"),
     "reward that is no number later": reward(REWARD + LATER + "  return 'good'\n", "good"),
-    "group reward of one number": reward(GROUP + "  return 1.0\n", "1.0"),
     "group reward of too few": reward(GROUP + "  return [1.0] * (len(completions) - 1)\n"),
-    "group reward of nothing": reward(GROUP + "  return None\n", "None"),
     "reward that waits for nothing": reward(ASYNC + "  return None\n", "None"),
     "coroutine from a function": reward(
         "import asyncio\n" + REWARD + "  return asyncio.sleep(0)\n", "coroutine"),
@@ -128,8 +100,6 @@ CASES = {
     "estimator of plain metrics": plugin(
         ESTIMATOR + "  return EstimatorOutput(log_probs, {'a': 'b'})\n", OWN["estimator"],
         "mine.py"),
-    "advantage of not a number": plugin(
-        ADVANTAGE + "  return jnp.nan * inputs.mask\n", OWN["advantage"], "iteration 1"),
     "advantage of another type": plugin(
         ADVANTAGE + "  return inputs.mask\n", OWN["advantage"], "mine.py", "bool"),
     "advantage that prints and fails": plugin(
@@ -138,7 +108,6 @@ CASES = {
                                         "mine.py"),
     "shaping of not a number": plugin(SHAPING + "  return rewards * float('nan')\n",
                                       OWN["shaping"], "mine.py"),
-    "shaping that raises": plugin(SHAPING + "  return rewards.nope\n", OWN["shaping"], "mine.py"),
     "aggregation of a number": plugin(AGGREGATION + "  return 1.0\n", OWN["aggregation"],
                                       "mine.py"),
     "aggregation of not a number": plugin(
@@ -146,10 +115,7 @@ CASES = {
         "iteration 1"),
     "term of nothing": plugin(TERM + "  return None\n", OWN["term"], "mine.py", "None"),
     "term of a row": plugin(TERM + "  return inputs.mask.sum(1), {}\n", OWN["term"], "mine.py"),
-    "term that raises": plugin(TERM + "  return inputs.nope\n", OWN["term"], "mine.py"),
     "optimizer of nothing": plugin(OPTIMIZER + "  return None\n", OWN["optimizer"], "mine.py"),
-    "optimizer that raises": plugin(OPTIMIZER + "  return optax.nope\n", OWN["optimizer"],
-                                    "mine.py"),
     "optimizer of not a number": plugin(
         OPTIMIZER + "  return optax.scale(float('nan'))\n", OWN["optimizer"], "iteration"),
     "optimizer of another tree": plugin(
@@ -157,50 +123,32 @@ CASES = {
         "mine.py"),
     "backend of nothing": plugin(BACKEND + "  return None\n", {"rollout.backend": "mine"},
                                  "mine.py"),
-    "backend that raises": plugin(BACKEND + "  return parts.nope\n", {"rollout.backend": "mine"},
-                                  "mine.py", "nope"),
     "backend that samples nothing": plugin(
         BACKEND + "  return (lambda params: params), (lambda *a, **k: None)\n",
         {"rollout.backend": "mine"}, "mine.py"),
     "backend of texts": plugin(
         BACKEND + "  return (lambda params: params), (lambda *a, **k: ('text', {}))\n",
         {"rollout.backend": "mine"}, "mine.py"),
-    "backend that fails while it samples": plugin(
-        BACKEND + "  return (lambda params: params), (lambda *a, **k: 1 / 0)\n",
-        {"rollout.backend": "mine"}, "mine.py", "ZeroDivisionError"),
     "backend whose preparation fails": plugin(
         BACKEND + "  return (lambda params: 1 / 0), (lambda *a, **k: None)\n",
         {"rollout.backend": "mine"}, "mine.py", "ZeroDivisionError"),
-    "mapping of nothing": data(MAPPING + "  return None\n", MAP, "x.jsonl", "None"),
     "mapping of a text": data(MAPPING + "  return row['problem']\n", MAP, "x.jsonl"),
-    "mapping that raises": data(MAPPING + "  return row['nope']\n", MAP, "x.jsonl", "nope"),
     "mapping that exits": data(MAPPING + "  sys.exit(0)\n", MAP, "mine.py"),
-    "verifier of nothing": data(VERIFIER + "  return None\n", CHECK, "mine.py", "None"),
     "verifier of a text": data(VERIFIER + "  return 'yes'\n", CHECK, "mine.py", "yes"),
     "verifier that raises": data(VERIFIER + "  return 1 / 0\n", CHECK, "mine.py",
                                  "ZeroDivisionError"),
-    "verifier that exits": data(VERIFIER + "  sys.exit(0)\n", CHECK, "mine.py"),
-    "tool of nothing": turns(TOOL + "  return None\n", OWN["tool"], "None"),
     "tool that exits": turns(TOOL + "  sys.exit(0)\n", OWN["tool"]),
     "transform that raises": plugin(TRANSFORM + "  def __init__(self, cfg):\n    1 / 0\n",
                                     OWN["transform"], "mine.py"),
-    "transform that is a function": plugin(
-        HEAD + "@register.update_transform('mine')\ndef mine(cfg):\n  return None\n",
-        OWN["transform"], "mine.py"),
     "environment of steps of nothing": turns(
         ENVIRONMENT + ENDS + STEP + "    return None\n", OWN["environment"], "None"),
     "environment that stops for no reason": turns(
         ENVIRONMENT + ENDS + STEP + "    return Stop('tired')\n", OWN["environment"], "tired"),
     "environment of ids out of range": turns(
         ENVIRONMENT + ENDS + STEP + "    return Continue((10**6,))\n", OWN["environment"]),
-    "environment of ids that are texts": turns(
-        ENVIRONMENT + ENDS + STEP + "    return Continue('ab')\n", OWN["environment"]),
     "environment whose ends raise": turns(
         ENVIRONMENT + "  def turn_end(self, ids, seen=0):\n    return 1 / 0\n" + STEP
         + "    return Stop(0)\n", OWN["environment"], "ZeroDivisionError"),
-    "environment that cannot be made": turns(
-        HEAD + "@register.environment('mine')\nclass Mine:\n  def __init__(self):\n    pass\n",
-        OWN["environment"]),
     "environment that exits": turns(
         ENVIRONMENT + ENDS + STEP + "    sys.exit(0)\n", OWN["environment"]),
 }

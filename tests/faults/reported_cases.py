@@ -7,15 +7,6 @@ import threading
 import servers
 from campaign import SMALL, Case, main
 
-BROKEN_CONFIGS = {
-    "no Python": ("hello world\n", "line 1: SyntaxError"),
-    "raises": ("def get_config():\n  raise ValueError('why')\n", "line 2, get_config: ValueError"),
-    "exits": ("import sys\nsys.exit(0)\n", "line 2, <module>: SystemExit: 0"),
-    "absent package": ("import no_such_package\n", "ModuleNotFoundError"),
-    "wrong arguments": ("def get_config(a, b):\n  pass\n", "TypeError"),
-    "null byte": ("x = 1\0\n", "null bytes"),
-    "returns nothing": ("def get_config():\n  pass\n", "get_config() returned None"),
-}
 REWARD = ("from jaxrl_llm import register\n@register.reward('mine')\n"
           "def mine(problem, completion, cfg):\n  return ")
 SHAPING = ("from jaxrl_llm import register\n@register.shaping('mine')\n"
@@ -82,9 +73,6 @@ def tear(here):
 
 
 TRACEBACKS = {
-    **{f"config that {name}": Case(("--config={here}/broken.py", "--workdir={here}/new"),
-                                   ("broken.py", text), files={"broken.py": source})
-       for name, (source, text) in BROKEN_CONFIGS.items()},
     "key with a dash": main({"rollout.group-size": "4"}, "rollout.group-size", "is no key"),
     "key with a slash": main({"evaluation.sets.a/b.path": "x"}, "a/b", "is no key"),
     "key without a name": main({"": "5"}, "is no key"),
@@ -110,12 +98,6 @@ SILENT = {
     "reward that always fails": main(
         {"plugins": "{here}/mine.py", "reward.name": "mine"}, "mine.py", "ZeroDivisionError",
         files={"mine.py": REWARD + "1 / 0\n"}),
-    "reward beyond float32": main(
-        {"plugins": "{here}/mine.py", "reward.name": "mine"}, "mine.py", "1e+308",
-        files={"mine.py": REWARD + "1e308\n"}),
-    "reward that exits": main(
-        {"plugins": "{here}/mine.py", "reward.name": "mine"}, "mine.py", "SystemExit",
-        files={"mine.py": "import sys\n" + REWARD + "sys.exit(0)\n"}),
     "server that drips": servers.case(
         servers.drip, "server.url", values={"server.timeout": "1", "server.patience": "0"}),
     "no number of seconds": Case((f"--config={SMALL}", "--workdir={here}/new",

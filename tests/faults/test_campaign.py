@@ -8,7 +8,7 @@ import pytest
 import recount
 
 # Kinds whose commands end at their first check, which others test without a process, too.
-NIGHTLY = ("keys", "data", "pretrained", "commands")
+NIGHTLY = ("keys", "config files", "data", "pretrained", "commands")
 
 
 def marked():

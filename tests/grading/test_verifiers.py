@@ -1,10 +1,12 @@
 """The whole chain on pairs with known verdicts, and workers that hang, crash or are killed."""
 
+import json
 import os
 import runpy
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -16,83 +18,6 @@ from jaxrl_llm.grading.grading import Question, Verdict
 from jaxrl_llm.sandbox.isolated_calls import NOT_ASKED
 from jaxrl_llm.types import Reward
 
-ANSWERS = [
-    # gold, content of the box, correct
-    ("1/2", "0.5", True),
-    (r"\frac12", "1/2", True),
-    ("3/4", r"\dfrac{3}{4}", True),
-    ("0.1", "1/10", True),
-    (r"-\frac{1}{2}", r"\frac{-1}{2}", True),
-    (r"\frac{3}{4}", "0.75", True),
-    (r"\frac{3}{4}", "0.7", False),
-    (r"1\frac12", "1.5", True),
-    ("1.5", r"\frac{2}{3}", False),
-    ("0.333333", "1/3", True),
-    ("1/3", "0.333", False),
-    (r"\{1,2\}", r"\{2,1\}", True),
-    (r"\{1,2\}", r"\{1,3\}", False),
-    ("1,2,3", "3,2,1", True),
-    (r"\{1,2\}", r"\{1\}", False),
-    ("(1,2)", "(2,1)", False),
-    ("(1,2)", "(1, 2)", True),
-    (r"\left(\frac12,3\right)", "(0.5,3)", True),
-    ("[1,2)", "[1,2)", True),
-    ("[1,2)", "(1,2)", False),
-    ("[1,2)", r"1\le x<2", True),
-    ("x>2", r"(2,\infty)", True),
-    (r"(2,\infty)", "x>2", True),
-    (r"(-\infty,1)\cup(2,\infty)", r"(2,\infty)\cup(-\infty,1)", True),
-    (r"[0,\infty)", r"[0, \infty)", True),
-    ("x=5", "5", True),
-    ("5", "x=5", True),
-    ("5", "x=6", False),
-    ("y=2x+1", "2x+1", True),
-    ("1,000", "1000", True),
-    ("1000", r"1,\!000", True),
-    ("1000", "10,00", False),
-    ("10000", "10{,}000", True),
-    (r"50\%", "0.5", True),
-    ("50", r"50\%", True),
-    (r"50\%", "51", False),
-    ("5", "5 cm", True),
-    ("5", r"5\text{ cm}", True),
-    ("12", r"12 \text{ dollars}", True),
-    (r"10\text{ m/s}", "10", True),
-    ("90", r"90^\circ", True),
-    (r"\$1.50", "1.5", True),
-    ("27.0", "27", True),
-    ("73", "073", True),
-    ("27", "27.00001", False),
-    (r"\sqrt{8}", r"2\sqrt{2}", True),
-    (r"\sqrt{8}", "sqrt(8)", True),
-    (r"\sqrt{8}", r"2\sqrt{3}", False),
-    (r"11\sqrt{2}", "15.556", False),
-    (r"\pi", "3.14159", False),
-    ("(x+1)^2", "x^2+2x+1", True),
-    ("(x+1)^2", "x^2+1", False),
-    (r"x^2+y^2", r"y^2+x^2", True),
-    (r"\frac{1}{x}", "x^{-1}", True),
-    ("2^{10}", "1024", True),
-    ("10!", "3628800", True),
-    (r"\log_2 8", "3", True),
-    (r"6 \times 10^3", "6000", True),
-    ("2+3i", "3i+2", True),
-    ("2+3i", "2-3i", False),
-    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", True),
-    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}", False),
-    (r"\text{Evelyn}", "Evelyn", True),
-    (r"\text{Evelyn}", r"\text{Odile}", False),
-    ("(A)", "A", True),
-    ("A", "B", False),
-    ("2", "3", False),
-    ("5", r"5 \text{ or } 6", False),
-    ("5", "5, 6", False),
-    ("5", "", False),
-    ("5", "garbage", False),
-    ("1 1/2", "11/2", False),
-    (r"\boxed{7}", "7", True),
-    ("['2']", "2", True),
-]
 COMPLETIONS = [
     # text, gold, correct
     ("", "2", False),
@@ -137,36 +62,28 @@ def children() -> list[str]:
   return [line for line in found.splitlines() if "sandbox_worker" in line]
 
 
-@pytest.fixture(scope="module")
-def verdicts():
-  boxed = [(rf"so it is \boxed{{{said}}}.", gold) for gold, said, _ in ANSWERS]
-  texts, golds = zip(*boxed, *(c[:2] for c in COMPLETIONS), strict=True)
-  return verifiers.grade_many("math", list(texts), list(golds), timeout=60.0)
+def answers(step: int) -> tuple[list[str], list[str]]:
+  """(texts, golds) of every `step`-th box of test_answers.py's rare kinds."""
+  table = (Path(__file__).with_name("answer_kinds.jsonl")).read_text().splitlines()
+  rows = [row for row in map(json.loads, table) if row["kind"] == "math"][::step]
+  return [rf"\boxed{{{row['said']}}}" for row in rows], [row["gold"] for row in rows]
 
 
-def test_known_pairs(verdicts):
-  pairs = ANSWERS + COMPLETIONS
-  assert len(pairs) >= 60
-  wrong = [(pair, verdict) for pair, verdict in zip(pairs, verdicts, strict=True)
-           if verdict.correct != pair[2] or verdict.unscored_reason]
-  assert wrong == []
-
-
-def test_every_rung_decides_some_pair(verdicts):
-  rungs = {verdict.rung for verdict in verdicts}
-  assert rungs == {"missing", "string", "number", "letter", "length", "algebra"}
-
-
-def test_string_equality_alone_would_be_caught():
-  assert any((gold == said) != right for gold, said, right in ANSWERS)
+def test_whole_completions():
+  texts, golds, right = (list(column) for column in zip(*COMPLETIONS, strict=True))
+  verdicts = verifiers.grade_many("math", texts, golds, timeout=60.0)
+  assert [verdict.correct for verdict in verdicts] == right
+  assert not any(verdict.unscored_reason for verdict in verdicts)
+  boxes = verifiers.grade_many("math", *answers(4), timeout=60.0)
+  assert {verdict.rung for verdict in verdicts + boxes} == {
+      "missing", "string", "number", "letter", "length", "algebra"}, "each rung decides some pair"
 
 
 @pytest.mark.slow
-def test_number_of_workers_does_not_matter(verdicts):
-  texts = [rf"\boxed{{{said}}}" for _, said, _ in ANSWERS[::3]]
-  golds = [gold for gold, _, _ in ANSWERS[::3]]
-  by_one = verifiers.grade_many("math", texts, golds, workers=1, timeout=60.0)
-  assert by_one == verdicts[:len(ANSWERS):3]
+def test_number_of_workers_does_not_matter():
+  by_one, by_two = (verifiers.grade_many("math", *answers(12), workers=workers, timeout=60.0)
+                    for workers in (1, 2))
+  assert by_one == by_two
 
 
 def test_verify():

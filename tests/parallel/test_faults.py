@@ -26,11 +26,6 @@ EACH = ("checkpoint.every=1", "evaluation.every=2")
 hf_checkpoints.quiet()
 
 
-def timeless(workdir: Path) -> list[dict]:
-  return [{name: value for name, value in line.items() if not name.startswith("time/")}
-          for line in lines(workdir)]
-
-
 def lines(workdir: Path) -> list[dict]:
   path = workdir / "metrics.jsonl"
   return read_metrics(str(path)) if path.exists() else []
@@ -71,7 +66,7 @@ def test_a_killed_process_ends_all_and_the_restart_goes_on_exactly(seed, whole, 
   assert statuses[1 - victim] not in (0, None)
   assert f"error: process {victim} of 2" in run.text(1 - victim), run.text(1 - victim)
   group.train(2, 4, tmp_path / "run", "plain", *EACH).succeed()
-  assert timeless(tmp_path / "run") == timeless(whole)
+  assert command.timeless(tmp_path / "run") == command.timeless(whole)
   assert rollouts(tmp_path / "run") == rollouts(whole)
 
 
@@ -126,14 +121,3 @@ def test_two_processes_export_what_one_does(whole, tmp_path):
   one, two = (hf.load_pretrained(tmp_path / str(count))[1] for count in (1, 2))
   flat = [json.dumps(np.asarray(x).tolist()) for x in jax.tree.leaves(one)]
   assert flat == [json.dumps(np.asarray(x).tolist()) for x in jax.tree.leaves(two)] and flat
-
-
-@pytest.mark.slow
-def test_a_missing_process_is_named(tmp_path):
-  port = group.free_port()
-  run = group.Group(1, 4, f"--config={group.CASES}:plain", f"--workdir={tmp_path}",
-                    f"--coordinator=127.0.0.1:{port}", "--processes=2", "--process=0",
-                    "--wait_for_processes=3")
-  assert run.wait(300.0) == [1]
-  assert "error: process 1 of 2 did not come within 3 s" in run.text(0)
-  assert "Traceback" not in run.text(0)

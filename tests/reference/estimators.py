@@ -28,7 +28,6 @@ def _clipped(weight, low, high, a):
 def evaluate(name, log_probs, anchor, advantages, mask, **numbers):
   """(per-token loss, coefficient), both [B, L] and 0 where mask is False."""
   loss, coefficient = np.zeros(mask.shape), np.zeros(mask.shape)
-  kept = _m2_kept(log_probs, anchor, advantages, mask, **numbers) if name == "m2po" else None
   for b in range(mask.shape[0]):
     tokens = [t for t in range(mask.shape[1]) if mask[b, t]]
     ratios = [
@@ -36,12 +35,7 @@ def evaluate(name, log_probs, anchor, advantages, mask, **numbers):
     ]
     for k, t in enumerate(tokens):
       a, lp = float(advantages[b, t]), float(log_probs[b, t])
-      row = {
-          "log_probs": [float(log_probs[b, i]) for i in tokens],
-          "anchor": [float(anchor[b, i]) for i in tokens],
-          "advantages": [float(advantages[b, i]) for i in tokens],
-          "kept": None if kept is None else [(b, i) in kept for i in tokens]
-      }
+      row = {"advantages": [float(advantages[b, i]) for i in tokens]}
       loss[b, t], coefficient[b, t] = _RULES[name](a, lp, ratios, k, numbers | row)
   return loss, coefficient
 
@@ -56,12 +50,6 @@ def _ppo(a, lp, ratios, k, n):
   if n["dual_clip"] is not None and a < 0 and math.exp(ratios[k]) > n["dual_clip"]:
     return -n["dual_clip"] * a, 0.0
   return -value, 0.0 if abs(ratios[k]) >= BOUND else c
-
-
-def _gspo(a, lp, ratios, k, n):
-  log_s = sum(ratios) / len(ratios)
-  value, c = _clipped(math.exp(min(log_s, 10.0)), *_window(n["clip_low"], n["clip_high"]), a)
-  return -value, 0.0 if log_s > 10.0 else c
 
 
 def _seq_is(a, lp, ratios, k, n):
@@ -110,11 +98,6 @@ def _sapo(a, lp, ratios, k, n):
   return -4 / tau * gate * a, 0.0 if abs(ratios[k]) >= BOUND else 4 * gate * (1 - gate) * ratio * a
 
 
-def _dro(a, lp, ratios, k, n):
-  pull = 0.0 if abs(ratios[k]) >= BOUND else n["beta"] * ratios[k]
-  return -(a * lp - n["beta"] / 2 * ratios[k] ** 2), a - pull
-
-
 def _gmpo(a, lp, ratios, k, n):
   high = math.inf if n["log_high"] is None else n["log_high"]
   low = math.inf if n["log_low"] is None else n["log_low"]
@@ -136,65 +119,6 @@ def _vespo(a, lp, ratios, k, n):
   power, decay = (n["k"], n["lam"]) if a > 0 else (n["lam"], n["k"])
   bump = weight**power * math.exp(max(decay * (1 - weight), -700))
   return -bump * a * lp, bump * a
-
-
-def _dppo(a, lp, ratios, k, n, kl):
-  pi, mu = math.exp(n["log_probs"][k]), math.exp(n["anchor"][k])
-  rest = lambda p: max(1 - p, 1e-9)
-  distance = mu * -ratios[k] + rest(mu) * math.log(rest(mu) / rest(pi)) if kl else abs(pi - mu)
-  beyond = lambda bound: bound is not None and distance > bound
-  dropped = (a > 0 and pi > mu and beyond(n["delta_high"])) or (a < 0 and pi < mu and
-                                                                beyond(n["delta_low"]))
-  weight = 0.0 if dropped else min(math.exp(ratios[k]),
-                                   math.inf if n["ratio_cap"] is None else n["ratio_cap"])
-  return -weight * a * lp, weight * a
-
-
-def _cppo(a, lp, ratios, k, n):
-  length = len(ratios)
-  weight = lambda t: 1 - (1 - n["w_min"]) * (t / (length - 1) if length > 1 else 0.0)
-  spent = [
-      weight(t) * abs(math.exp(n["log_probs"][t]) - math.exp(n["anchor"][t])) for t in range(length)
-  ]
-  cap = min(n["d"], n["d"] + n["d_b"] * sum(map(weight, range(k))) - sum(spent[:k]))
-  dropped = (a * ratios[k] > 0 and spent[k] > cap) or abs(ratios[k]) >= BOUND
-  return (0.0, 0.0) if dropped else (-math.exp(ratios[k]) * a, math.exp(ratios[k]) * a)
-
-
-def _dppo_tv(a, lp, ratios, k, n):
-  return _dppo(a, lp, ratios, k, n, kl=False)
-
-
-def _dppo_kl(a, lp, ratios, k, n):
-  return _dppo(a, lp, ratios, k, n, kl=True)
-
-
-def _m2_kept(log_probs, anchor, advantages, mask, tau, m2_scope):
-  """(row, column) of the tokens that survive: the largest square goes, with its equals, until the
-  mean is below tau.
-  """
-  kept = {(int(b), int(t)) for b, t in np.argwhere(mask)}
-  log_ratio = {
-      i: float(np.clip(float(log_probs[i]) - float(anchor[i]), -BOUND, BOUND)) for i in kept
-  }
-  pool = {
-      i: log_ratio[i]**2
-      for i in kept
-      if m2_scope == "all" or float(advantages[i]) * log_ratio[i] > 0
-  }
-  while tau is not None and pool and sum(pool.values()) / len(pool) >= tau:
-    largest = max(pool.values())
-    gone = {i for i, square in pool.items() if square == largest}
-    kept -= gone
-    pool = {i: square for i, square in pool.items() if i not in gone}
-  return kept
-
-
-def _m2po(a, lp, ratios, k, n):
-  ratio = math.exp(ratios[k])
-  if not n["kept"][k]:
-    return 0.0, 0.0
-  return -ratio * a, 0.0 if abs(ratios[k]) >= BOUND else ratio * a
 
 
 def _is_rule(function) -> bool:

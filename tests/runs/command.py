@@ -94,6 +94,12 @@ def metrics_lines(workdir: Path) -> list[dict]:
   return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
+def timeless(workdir: Path) -> list[dict]:
+  """The same lines without seconds."""
+  return [{name: value for name, value in line.items() if not name.startswith("time/")}
+          for line in metrics_lines(workdir)]
+
+
 def rollout_files(workdir: Path) -> list[Path]:
   """The facts of each iteration; arrays lie beside them."""
   return sorted((workdir / "rollouts").glob("*.jsonl"))

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import smallest
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import ConfigError, base_config, from_dict
-from jaxrl_llm.models.trainable import split
+from jaxrl_llm.config import ConfigError
 from jaxrl_llm.objective.row_stats import row_stats
 from jaxrl_llm.registry import BACKENDS
 from jaxrl_llm.rollouts import backends
@@ -16,7 +16,6 @@ from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.types import STOP_TOKEN, Rollout
 from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import make_loop
-from jaxrl_llm.wiring.warm_start import Start
 
 NEW = 4
 WORDS = 2  # tokens that the toy answers with, before the stop token
@@ -58,16 +57,7 @@ def registered():
 
 
 def configured(**flat):
-  config = base_config()
-  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1,
-                      head_dim=8, mlp_width=8)
-  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
-  config.rollout.update(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=NEW,
-                        window=NEW)
-  config.updates.optimizer_batches = 2
-  config.advantage.name = "none"
-  config.update_from_flattened_dict(flat)
-  return setup.resolve(from_dict(config))
+  return smallest.resolved(**{"advantage.name": "none"} | flat)
 
 
 def name_of(cfg):
@@ -77,10 +67,9 @@ def name_of(cfg):
 def iterated(**flat):
   """(rows of the files, host metrics, device metrics) of one iteration on two devices."""
   built = setup.build(configured(**flat), jax.devices()[:2])
-  params = built.learner.model.init(jax.random.key(0))
-  start = Start(*split(params, built.cfg.parameters))
+  start = smallest.start_of(built)
   run = first_state(built.learner, start)
-  _, metrics, host, rows = iterate(make_loop(*built), run, params, 1)
+  _, metrics, host, rows = iterate(make_loop(*built), run, start.params, 1)
   return rows, host, metrics
 
 

@@ -44,8 +44,7 @@ PHASES = {
     "checkpoint": (r"/checkpoints/\d+/", 12, 0.0),
     "end": (r"/report\.html$", 2, 0.1),
 }
-KILLS = ("start", "rollout", "update", "checkpoint", "start", "update", "checkpoint", "rollout",
-         "end", "end")
+KILLS = ("start", "rollout", "update", "checkpoint", "checkpoint", "end")
 
 
 def kill_at(process, server, phase: str, chance: random.Random) -> None:

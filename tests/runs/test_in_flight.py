@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_overlap import assert_same, built, go_on, start_of
+from smallest import start_of
+from test_overlap import assert_same, built, go_on
 
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.objective.row_stats import row_stats

@@ -5,44 +5,29 @@ import itertools
 import jax
 import numpy as np
 import pytest
+import smallest
 
-from jaxrl_llm.config import base_config, from_dict
-from jaxrl_llm.models.trainable import split
-from jaxrl_llm.presets import apply
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store.checkpoints import Checkpoints
-from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import make_loop
-from jaxrl_llm.wiring.warm_start import Start, warm_start
 
 
 def built(**overrides):
   """PIPO on dynamically sampled groups by an older policy: a batch, means, parameters, and a cursor
   that runs ahead.
   """
-  config = base_config()
-  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
-                      mlp_width=8)
-  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
-  config.rollout.update(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=4, window=4)
-  config.updates.update(optimizer_batches=2, staleness=1)
-  config.optimizer.learning_rate = 1e-2
-  config.mesh.data = 1
-  config.dynamic_sampling.update(enabled=True, max_draws=200)
-  config.transform.history = 2
-  apply(config, "grpo")
-  config.aggregation.name, config.transform.name = "token", "pipo"
-  config.plugins = ("experiments.papers.pipo",)
-  config.update_from_flattened_dict(overrides)
-  return setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+  return smallest.built(1, "grpo", **{
+      "updates.staleness": 1, "dynamic_sampling.enabled": True, "dynamic_sampling.max_draws": 200,
+      "aggregation.name": "token", "plugins": ("experiments.papers.pipo",),
+      "transform.name": "pipo", "transform.history": 2} | overrides)
 
 
 @pytest.fixture(scope="module")
 def history():
   """(built, start, the run after each of 5 iterations, host values of each)."""
   made = built()
-  start = Start(*split(made.learner.model.init(jax.random.key(0)), made.cfg.parameters))
+  start = smallest.start_of(made)
   return made, start, *_go_on(made, first_state(made.learner, start), start, range(1, 6))
 
 
@@ -101,64 +86,3 @@ def _through_a_checkpoint(made, tree, iteration, folder):
   checkpoints.close()
   assert at == iteration
   return found
-
-
-@pytest.mark.slow
-def test_the_engine_samples_what_the_single_program_samples(history):
-  """`rollout.slots` changes how rows are scheduled, not what they say."""
-  _, start, *_ = history
-  made = built(**{"rollout.slots": 8, "rollout.chunk": 2})
-  run = first_state(made.learner, start)
-  run, _, host, rows = iterate(make_loop(*made), run, start.params, 1)
-  whole = built()
-  run = first_state(whole.learner, start)
-  _, _, _, expected = iterate(make_loop(*whole), run, start.params, 1)
-  assert [row["tokens"].tolist() for row in rows] == [row["tokens"].tolist() for row in expected]
-  np.testing.assert_allclose(np.concatenate([row["behavior_log_probs"] for row in rows]),
-                             np.concatenate([row["behavior_log_probs"] for row in expected]),
-                             atol=1e-5)
-  assert 0 <= host["rollout/wasted_slots"] < 1 and host["rollout/chunks"] > 1
-
-
-@pytest.mark.slow
-def test_rows_with_tools_go_through_the_same_iteration(tmp_path):
-  """Turns, voids and the tool's text reach the update: tool tokens are in the row and outside its
-  mask.
-  """
-  made = built(
-      **{
-          "task.name": "tool_arithmetic",
-          "task.num_terms": None,
-          "task.worked_share": 1.0,
-          "task.tool_arithmetic.digits": 2,
-          "model.vocab_size": 21,
-          "model.width": 32,
-          "model.head_dim": 16,
-          "rollout.max_prompt_tokens": 5,
-          "rollout.max_new_tokens": 24,
-          "rollout.window": 8,
-          "rollout.slots": 16,
-          "rollout.chunk": 4,
-          "rollout.max_turns": 2,
-          "rollout.max_tool_tokens": 8,
-          "dynamic_sampling.enabled": False,
-          "dynamic_sampling.max_draws": 10,
-          "transform.name": "none",
-          "transform.history": None,
-          "updates.staleness": 0,
-          "warm_start.steps": 150,
-          "warm_start.batch_size": 16,
-          "warm_start.learning_rate": 2e-2
-      })
-  start = warm_start(made.cfg, made.learner, made.task.tokenizer, tmp_path)
-  _, _, host, rows = iterate(make_loop(*made), first_state(made.learner, start), start.params, 1)
-  called = [row for row in rows if len(row["tokens"]) > sum(row["mask"]) + row["prompt_length"]]
-  assert called and host["tool/calls"] >= len(called)
-  for row in called:
-    inserted = [
-        t for t, m in list(zip(row["tokens"], row["mask"], strict=True))[row["prompt_length"]:]
-        if not m
-    ]
-    text = made.task.tokenizer.decode(inserted)
-    assert text.endswith(";") and "]" in row["completion"] and ";" not in row["completion"].split(
-        "]")[1]

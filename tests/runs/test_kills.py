@@ -83,9 +83,7 @@ def leaves(folder: Path) -> dict[str, np.ndarray]:
 def differences(workdir: Path, other: Path) -> list[str]:
   """What two finished runs left that differs, but for times."""
   differing = []
-  lines = [[{name: value for name, value in line.items() if not name.startswith("time/")}
-            for line in command.metrics_lines(folder)] for folder in (workdir, other)]
-  if lines[0] != lines[1]:
+  if command.timeless(workdir) != command.timeless(other):
     differing.append("metrics")
   if command.rollout_contents(workdir) != command.rollout_contents(other):
     differing.append("rollouts")

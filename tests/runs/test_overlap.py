@@ -7,12 +7,12 @@ import types
 import jax
 import numpy as np
 import pytest
+import smallest
 import test_rollout_batch
+from smallest import start_of
 
 from experiments.commands import saved
-from jaxrl_llm.config import ConfigError, base_config, from_dict, to_dict
-from jaxrl_llm.models.trainable import split
-from jaxrl_llm.presets import apply
+from jaxrl_llm.config import ConfigError, to_dict
 from jaxrl_llm.runs.dynamic_sampling import DriedUpError, sample_batch
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.overlap import Ahead
@@ -21,7 +21,6 @@ from jaxrl_llm.store import workdir
 from jaxrl_llm.store.checkpoints import Checkpoints
 from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import make_loop, make_source
-from jaxrl_llm.wiring.warm_start import Start
 
 ITERATIONS = 5
 PIPO = {
@@ -36,22 +35,8 @@ SHARED = {"rollout.slots": 8, "rollout.shared_prefix": True}
 
 
 def built(devices=1, **overrides):
-  config = base_config()
-  config.iterations = ITERATIONS
-  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
-                      mlp_width=8)
-  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
-  config.rollout.update(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=4, window=4)
-  config.updates.update(optimizer_batches=2, staleness=1, overlap=True)
-  config.optimizer.learning_rate = 1e-2
-  apply(config, "grpo")
-  config.update_from_flattened_dict(overrides)
-  return setup.build(setup.resolve(from_dict(config)), jax.devices()[:devices])
-
-
-def start_of(made):
-  params = jax.jit(made.learner.model.init, out_shardings=None)(jax.random.key(0))
-  return Start(*split(params, made.cfg.parameters, jax.random.key(1)))
+  return smallest.built(devices, "grpo", **{"iterations": ITERATIONS, "updates.staleness": 1,
+                                            "updates.overlap": True} | overrides)
 
 
 def go_on(made, run, start, iterations, ahead, before=lambda run: None):

@@ -3,25 +3,24 @@
 import jax
 import numpy as np
 import pytest
+from smallest import start_of
 from test_iteration import built
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.models import row_attention
-from jaxrl_llm.models.trainable import split
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.outputs import merged_metrics
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import make_loop
-from jaxrl_llm.wiring.warm_start import Start
 
 
 def run(iterations=4, **overrides):
   """(parameters at the end, metrics of each iteration, names of rows) with PIPO and an old sampler.
   """
   made = built(**{"kl.coef": 0.1, "entropy.coef": 0.01} | overrides)
-  start = Start(*split(made.learner.model.init(jax.random.key(0)), made.cfg.parameters))
+  start = start_of(made)
   state, found = first_state(made.learner, start), []
   for iteration in range(1, iterations + 1):
     state, metrics, values, rows = iterate(make_loop(*made), state, start.params, iteration)

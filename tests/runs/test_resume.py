@@ -1,4 +1,6 @@
-"""A killed run, started again, is the run that was never killed."""
+"""A killed run, started again, is the run that was never killed; also beside torn files, on a full
+disk, and on another number of devices.
+"""
 
 import os
 import random
@@ -9,10 +11,14 @@ import time
 import command
 import jax
 import numpy as np
+import programs
 import pytest
 import tiny
 
 pytestmark = pytest.mark.slow
+
+ROUNDING = 1e-5
+FOUR = {"XLA_FLAGS": f"{programs.FLAGS} --xla_force_host_platform_device_count=4"}
 
 
 @pytest.fixture(scope="module")
@@ -82,19 +88,14 @@ def kill_when(process, ready, delay: float) -> None:
   assert process.returncode == -signal.SIGKILL, "the run had ended before it was killed"
 
 
-def assert_same_run(workdir, whole):
+def assert_same_run(workdir, whole, iterations=tiny.ITERATIONS):
   """Metrics but for times, rollouts, and the last train state to the bit."""
-  timeless = lambda lines: [{
-      k: v for k, v in line.items() if not k.startswith("time/")
-  } for line in lines]
   assert [line["iteration"] for line in command.metrics_lines(workdir)
-         ] == list(range(tiny.ITERATIONS + 1))
-  assert timeless(command.metrics_lines(workdir)) == timeless(command.metrics_lines(whole))
-  files = command.rollout_contents
-  assert files(workdir) == files(whole)
-  (iteration, state), (expected_iteration,
-                       expected) = command.last_state(workdir), command.last_state(whole)
-  assert iteration == expected_iteration == tiny.ITERATIONS
+         ] == list(range(iterations + 1))
+  assert command.timeless(workdir) == command.timeless(whole)
+  assert command.rollout_contents(workdir) == command.rollout_contents(whole)
+  (iteration, state), (last, expected) = command.last_state(workdir), command.last_state(whole)
+  assert iteration == last == iterations
   jax.tree.map(np.testing.assert_array_equal, state, expected)
 
 
@@ -133,28 +134,62 @@ def damage_by_truncation(checkpoint):
       os.truncate(path, path.stat().st_size // 2)
 
 
-def damage_by_loss_of_files(checkpoint):
-  for path in checkpoint.rglob("*"):
-    if path.is_file():
-      path.unlink()
+# --- torn files, a full disk, other devices
 
 
-def damage_by_loss_of_metadata(checkpoint):
-  for path in checkpoint.rglob("_METADATA"):
-    path.unlink()
+@pytest.fixture
+def copy(whole, tmp_path):
+  return shutil.copytree(whole, tmp_path / "copy")
 
 
-@pytest.mark.parametrize("damage, found", [
-    (damage_by_truncation, "damaged"),
-    (damage_by_loss_of_files, "torn"),  # the list of checksums is lost, too
-    (damage_by_loss_of_metadata, "damaged"),
-])
-def test_damaged_checkpoint_is_set_aside_with_a_warning(damage, found, whole, tmp_path, caplog):
-  workdir = tmp_path / "copy"
-  shutil.copytree(whole, workdir)
-  newest = command.checkpoint_iterations(workdir)[-1]
-  damage(workdir / "checkpoints" / str(newest))
-  iteration, state = command.last_state(workdir)
-  assert iteration == newest - 2
-  assert state.step == 2 * iteration
-  assert f"checkpoints/{newest} is {found} (" in caplog.text
+def contents(workdir):
+  """metrics.jsonl and all rollouts, as they stand."""
+  return [(workdir / "metrics.jsonl").read_bytes(), *command.rollout_contents(workdir).values()]
+
+
+def refused(process):
+  """The one line that the command ended with; Orbax's own text in it may say "error:", too."""
+  done = command.finish(process)
+  assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+  assert sum(line.startswith("error: ") for line in done.stderr.splitlines()) == 1, done.stderr
+  last = done.stderr.splitlines()[-1]
+  assert last.startswith("error: ") and "Fix: " in last, done.stderr
+  return last
+
+
+def test_where_nothing_can_be_read_nothing_is_cut(copy):
+  for path in (copy / "checkpoints").iterdir():
+    shutil.rmtree(path)
+    path.mkdir()
+  before = contents(copy)
+  for _ in range(2):
+    error = refused(command.start(copy))
+    assert "none of the checkpoints [6, 4] can be read" in error
+  assert contents(copy) == before
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on(copy, whole):
+  """A limit of file sizes, the nearest to a full disk that needs no rights."""
+  newest = copy / "checkpoints" / str(tiny.ITERATIONS)
+  shutil.rmtree(newest)
+  size = (copy / "metrics.jsonl").stat().st_size
+  error = refused(command.start(copy, environment={"FILE_BYTES": str(size // 2)}))
+  assert "File too large" in error and "Fix: free space" in error
+  command.succeed(command.start(copy))
+  assert command.timeless(copy) == command.timeless(whole)
+
+
+def test_other_devices_and_micro_batches_go_on_to_rounding(copy, whole):
+  newest = copy / "checkpoints" / str(tiny.ITERATIONS)
+  shutil.rmtree(newest)
+  done = command.succeed(command.start(copy, "updates.micro_batches=2", "mesh.data=4",
+                                       environment=FOUR))
+  assert "4 x cpu, before 1 x cpu" in done.stderr
+  assert "updates.micro_batches: 1 in the workdir, 2 now" in done.stderr
+  lines, expected = command.timeless(copy), command.timeless(whole)
+  for ours, theirs in zip(lines, expected, strict=True):
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+      np.testing.assert_allclose(ours[name], value, rtol=ROUNDING, atol=ROUNDING, err_msg=name)
+  differ = [line != other for line, other in zip(lines, expected, strict=True)]
+  assert any(differ[-2:]) and not any(differ[:-2])

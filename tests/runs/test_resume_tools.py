@@ -7,10 +7,9 @@ import time
 from pathlib import Path
 
 import command
-import jax
-import numpy as np
 import pytest
 import tiny_tools
+from test_resume import assert_same_run
 
 pytestmark = pytest.mark.slow
 
@@ -82,12 +81,9 @@ def until(true) -> bool:
 
 @pytest.fixture(scope="module")
 def killed(whole, folder):
-  """Killed in the first iterations, and again after it was started from a checkpoint; then ended.
-  """
+  """Killed in the first iterations, then started again."""
   stalled(folder, 30)
-  before = len(command.metrics_lines(folder / "killed"))
-  stalled(folder, 15)
-  assert 0 < before < len(command.metrics_lines(folder / "killed")) < 1 + tiny_tools.ITERATIONS
+  assert 0 < len(command.metrics_lines(folder / "killed")) < 1 + tiny_tools.ITERATIONS
   command.succeed(command.start(folder / "killed", config=CONFIG))
   return folder / "killed"
 
@@ -99,13 +95,4 @@ def test_the_run_calls_its_tool_and_learns(whole):
 
 
 def test_killed_run_equals_the_whole_run(killed, whole):
-  (iteration, state), (last, expected) = command.last_state(killed), command.last_state(whole)
-  assert iteration == last == tiny_tools.ITERATIONS
-  jax.tree.map(np.testing.assert_array_equal, state, expected)
-  timeless = lambda lines: [{
-      k: v for k, v in line.items() if not k.startswith("time/")
-  } for line in lines]
-  assert timeless(command.metrics_lines(killed)) == timeless(command.metrics_lines(whole))
-  files = command.rollout_contents
-  assert files(killed) == files(whole)
-  assert len(command.metrics_lines(killed)) == 1 + tiny_tools.ITERATIONS
+  assert_same_run(killed, whole, tiny_tools.ITERATIONS)

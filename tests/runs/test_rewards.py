@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 import pytest
+import smallest
 
 from jaxrl_llm import register, registry
-from jaxrl_llm.config import ConfigError, RewardConfig, ShapingConfig, base_config, from_dict
+from jaxrl_llm.config import ConfigError, RewardConfig, ShapingConfig
 from jaxrl_llm.fields import PluginError
-from jaxrl_llm.models.trainable import split
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.rewards import reward_parts, shaped
 from jaxrl_llm.runs.run_state import first_state
@@ -15,9 +15,7 @@ from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.tasks import rewards
 from jaxrl_llm.tasks.rewards import RewardedTask, refuse_if_all_failed, verdict
 from jaxrl_llm.types import Reward, Rollout
-from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import make_loop, make_shaping
-from jaxrl_llm.wiring.warm_start import Start
 
 
 def verdicts(rewards, keep=None):
@@ -81,15 +79,9 @@ def two_iterations(scale: float, advantage: str):
   """Parameters of a run whose reward has a part that is multiplied by `scale`."""
   rewards.register("short", replace=True)(
       lambda problem, completion, cfg: {"short": scale * (completion[:1] < "5")})
-  config = base_config()
-  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
-                      mlp_width=8)
-  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
-  config.rollout.update(prompts=8, group_size=4, max_prompt_tokens=4, max_new_tokens=3, window=3)
-  config.reward.name, config.advantage.name, config.mesh.data = "task,short", advantage, 1
-  config.updates.optimizer_batches, config.optimizer.learning_rate = 2, 1e-2
-  made = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
-  start = Start(*split(made.learner.model.init(jax.random.key(0)), made.cfg.parameters))
+  made = smallest.built(**{"rollout.prompts": 8, "rollout.max_new_tokens": 3, "rollout.window": 3,
+                           "reward.name": "task,short", "advantage.name": advantage})
+  start = smallest.start_of(made)
   run, loop = first_state(made.learner, start), make_loop(*made)
   for iteration in (1, 2):
     run, *_ = iterate(loop, run, None, iteration)

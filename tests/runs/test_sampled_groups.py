@@ -3,7 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from test_overlap import built, start_of
+from smallest import start_of
+from test_overlap import built
 
 from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.runs.evaluate import sample_rows

@@ -4,7 +4,8 @@
 import jax
 import numpy as np
 import pytest
-from test_overlap import built, from_the_start, start_of
+from smallest import start_of
+from test_overlap import built, from_the_start
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError

@@ -3,31 +3,20 @@
 import jax
 import numpy as np
 import pytest
+import smallest
 
-from jaxrl_llm.config import ConfigError, base_config, from_dict
+from jaxrl_llm.config import ConfigError
 from jaxrl_llm.models import save_pretrained
-from jaxrl_llm.models.trainable import split
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.tasks.tokenizer import character_tokenizer
-from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import make_loop
-from jaxrl_llm.wiring.warm_start import Start
 
 ITERATIONS = 24
 
 
 def built(**keys):
-  config = base_config()
-  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
-                      mlp_width=8)
-  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
-  config.rollout.update(prompts=16, group_size=4, max_prompt_tokens=4, max_new_tokens=4, window=4)
-  config.updates.optimizer_batches = 2
-  config.optimizer.learning_rate = 3e-2
-  config.mesh.data = 1
-  config.update_from_flattened_dict(keys)
-  return setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+  return smallest.built(**{"rollout.prompts": 16, "optimizer.learning_rate": 3e-2} | keys)
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +33,7 @@ def divergences(teacher, **keys) -> list[float]:
   """Estimates of KL(policy || teacher) per token, of each iteration."""
   made = built(**{"advantage.name": "reverse_kl", "term.name": "distill", "term.coef": 0.0,
                   "teacher.pretrained": teacher, **keys})
-  params = made.learner.model.init(jax.random.key(0))
-  start = Start(*split(params, made.cfg.parameters))
-  run, loop, found = first_state(made.learner, start), make_loop(*made), []
+  run, loop, found = first_state(made.learner, smallest.start_of(made)), make_loop(*made), []
   for iteration in range(1, ITERATIONS + 1):
     run, metrics, _, _ = iterate(loop, run, None, iteration)
     mean = metrics.steps[0]["distill/divergence"]

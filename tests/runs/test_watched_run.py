@@ -36,11 +36,6 @@ def accuracies(workdir) -> list[float]:
   return [line["eval/accuracy"] for line in command.metrics_lines(workdir)]
 
 
-def timeless(workdir) -> list[dict]:
-  return [{k: v for k, v in line.items() if not k.startswith("time/")}
-          for line in command.metrics_lines(workdir)]
-
-
 def test_the_best_parameters_outlive_their_checkpoint(whole, folder):
   best = int(np.argmax(accuracies(whole)))
   assert command.checkpoint_iterations(whole) == [tiny.ITERATIONS - 1, tiny.ITERATIONS]
@@ -54,15 +49,6 @@ def test_the_best_parameters_outlive_their_checkpoint(whole, folder):
   assert np.any(np.asarray(kept["embedding"]) != np.asarray(last["embedding"]))
 
 
-def test_evaluate_reads_the_best_parameters(whole, folder):
-  best = max(accuracies(whole))
-  out = folder / "evaluation"
-  command.succeed(command.launch("evaluate", f"--workdir={whole}", "--checkpoint=best",
-                                 f"--out={out}", "--samples=1", "--temperature=0"))
-  shown = re.search(r"avg@1 *\| *([0-9.]+)", (out / "table.md").read_text())
-  assert float(shown[1]) in (pytest.approx(best, abs=1e-3), pytest.approx(100 * best, abs=0.1))
-
-
 def test_a_killed_run_ends_as_early_and_with_the_same_best(whole, folder):
   """The whole run tells where patience ends it."""
   patience, values = 2, accuracies(whole)
@@ -74,13 +60,13 @@ def test_a_killed_run_ends_as_early_and_with_the_same_best(whole, folder):
   kill_when(begin(environment=command.hold(3)),
             lambda: len(command.metrics_lines(workdir)) > 2, 0.0)
   command.succeed(begin())
-  assert timeless(workdir) == timeless(whole)[:stop + 1]
+  assert command.timeless(workdir) == command.timeless(whole)[:stop + 1]
   assert iterations(workdir, BEST) == [int(np.argmax(values[:stop + 1]))]
   assert command.checkpoint_iterations(workdir)[-1] == stop
   report = (workdir / "report.html").read_text()
   assert f"iteration {stop} of {tiny.ITERATIONS}: ended early" in report
   command.succeed(begin())
-  assert timeless(workdir) == timeless(whole)[:stop + 1], "it went on after its end"
+  assert command.timeless(workdir) == command.timeless(whole)[:stop + 1], "it went on after its end"
 
 
 @pytest.mark.parametrize("number, name, code", [

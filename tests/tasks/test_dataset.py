@@ -357,23 +357,6 @@ def test_a_split_without_a_shard_lists_the_others(tmp_path):
     make(shards(tmp_path, ROWS), split="dev")
 
 
-BAD = ["{broken", "[1]", '{"problem": "no answer"}', '{"problem": "p", "answer": "1, 2"}',
-       '{"problem": " ", "answer": "1"}', "\xff"]
-
-
-@pytest.mark.parametrize("line", BAD)
-def test_a_bad_row_is_an_error_or_dropped_and_counted(tmp_path, line):
-  file = tmp_path / "rows.jsonl"
-  good = [json.dumps(row).encode() for row in ROWS]
-  file.write_bytes(b"\n".join([*good[:5], line.encode("latin-1"), *good[5:]]))
-  with pytest.raises(ConfigError, match=r"rows.jsonl, line 6: .*task.data.bad_rows=drop"):
-    make(file)
-  task = make(file, bad_rows="drop")
-  assert task.counts["bad"] == 1 and task.counts["read"] == 11
-  same = make(write(tmp_path / "good.jsonl", ROWS)).batch(0)
-  assert [p.prompt for p in task.batch(0)] == [p.prompt for p in same]
-
-
 def test_a_file_of_bad_rows_alone_is_an_error(tmp_path):
   file = write(tmp_path / "rows.jsonl", [{"question": "q"}] * 3)
   with pytest.raises(ConfigError, match="all of its 3 rows are bad"):

@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from smallest import built, resolved, start_of
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.models import Model
-from jaxrl_llm.models.trainable import split
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.rollout_batch import iteration_key, prompt_batch
@@ -22,7 +21,6 @@ from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.training.meter import meter, valid_tokens
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Rollout, Sampling, TokenStats
-from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import make_loop
 from jaxrl_llm.wiring.scoring import (
   BEHAVIOR,
@@ -35,28 +33,10 @@ from jaxrl_llm.wiring.scoring import (
 from jaxrl_llm.wiring.warm_start import Start
 
 
-def resolved(**overrides):
-  config = base_config()
-  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
-                      mlp_width=8)
-  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
-  config.rollout.update(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=4, window=4)
-  config.updates.update(optimizer_batches=2)
-  config.optimizer.learning_rate = 1e-2
-  config.mesh.data = 1
-  config.update_from_flattened_dict(overrides)
-  return setup.resolve(from_dict(config))
-
-
-def built(**overrides):
-  return setup.build(resolved(**overrides), jax.devices()[:1])
-
-
 def begin(made):
   """Parameters far enough from 0 for numerics to show, and the run before its first iteration."""
-  params = jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x,
-                        made.learner.model.init(jax.random.key(0)))
-  start = Start(*split(params, made.cfg.parameters))
+  params = jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x, start_of(made).params)
+  start = Start(params, None)
   return first_state(made.learner, start), start
 
 

@@ -2,7 +2,6 @@
 skipped passes.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -269,9 +268,7 @@ def test_sft_loss_is_the_mean_negative_log_likelihood():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("axes", [MeshConfig(2, 2, 2), MeshConfig(8, 1, 1)],
-                         ids=["data2-fsdp2-tensor2", "data8"])
-def test_eight_devices_follow_one_device(axes):
+def test_eight_devices_follow_one_device():
   """Five recorded batches: first loss and gradient within 1e-5 of a single device's, later losses
   within 1e-4.
   """
@@ -279,11 +276,11 @@ def test_eight_devices_follow_one_device(axes):
   params = recorded_batches()[1]
   losses, norms, moved = {}, {}, {}
   for name, mesh in (("one", parallel.make_mesh(MeshConfig(), jax.devices()[:1])),
-                     ("eight", parallel.make_mesh(axes, jax.devices()[:8]))):
+                     ("eight", parallel.make_mesh(MeshConfig(2, 2, 2), jax.devices()[:8]))):
     step = make_train_step(policy_loss, MODEL, TX, config(micro_batches=2), mesh)
     state = jax.device_put(init_state(jax.tree.map(jnp.copy, params), TX),
                            state_shardings(MODEL, TX, mesh))
-    if axes.tensor > 1 and name == "eight":
+    if name == "eight":
       assert "tensor" in str(state.params["blocks"][0]["mlp"]["gate"].sharding.spec)
     losses[name], norms[name] = [], []
     for batch in recorded:
@@ -294,15 +291,3 @@ def test_eight_devices_follow_one_device(axes):
   assert abs(losses["one"][0] - losses["eight"][0]) < 1e-5
   np.testing.assert_allclose(losses["eight"], losses["one"], atol=1e-4)
   np.testing.assert_allclose(norms["eight"], norms["one"], rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_eight_devices_have_the_same_gradients():
-  (batch,), params = recorded_batches()
-  _, expected = grad_of(config())(params, batch)
-  mesh = parallel.make_mesh(MeshConfig(2, 2, 2), jax.devices()[:8])
-  model = dataclasses.replace(MODEL, constrain=parallel.Layout(mesh))
-  run = jax.jit(functools.partial(gradients, loss=policy_loss, model=model, cfg=config()))
-  sharded = jax.device_put(params, parallel.param_shardings(MODEL, mesh))
-  _, got = run(sharded, jax.device_put(batch, parallel.rows(mesh)))
-  assert_close(jax.device_get(got), jax.device_get(expected))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import smallest
 import tiny_batch
 from tiny_batch import close, scaled
 
@@ -21,7 +22,6 @@ from jaxrl_llm.config import (
   OptimizerConfig,
   StepConfig,
   TransformConfig,
-  base_config,
   from_dict,
 )
 from jaxrl_llm.models.trainable import split
@@ -241,15 +241,8 @@ def test_what_is_refused():
 
 
 def tiny(name: str, **numbers):
-  made = base_config()
-  made.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
-                    mlp_width=8)
-  made.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
-  made.rollout.update(prompts=4, group_size=4, max_prompt_tokens=4, max_new_tokens=4, window=4)
-  made.updates.optimizer_batches = 2
-  made.optimizer.update(name="sgd", learning_rate=1.0)
-  made.mesh.data = 1
-  made.advantage.name = "none"
+  made = smallest.config(**{"optimizer.name": "sgd", "optimizer.learning_rate": 1.0,
+                            "mesh.data": 1, "advantage.name": "none"})
   made.transform.update(name=name, **numbers)
   return from_dict(made)
 

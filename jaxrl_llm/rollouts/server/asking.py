@@ -87,7 +87,7 @@ class RequestBatcher:
     numbers = seeds.generate_state(ATTEMPTS) & 0x7FFFFFFF
     for failures, seed in enumerate(numbers):
       body = completions.request(self.model, prompt, int(seed), sampling, self.limits)
-      ask = functools.partial(self.client.ask, "POST", completions.PATH, body)
+      ask = functools.partial(self.client.ask, completions.PATH, body)
       answer = self.client.with_retries(ask, stop)
       try:
         return completions.parse(answer, prompt, self.limits), failures

@@ -12,7 +12,8 @@ from typing import TypeVar
 from jaxrl_llm.rollouts.server import ServerError
 
 KEY = "JAXRL_LLM_SERVER_KEY"  # environment variable with the server's API key
-AWAY = (409, 425, 429, 500, 502, 503, 504)  # the same request may succeed later
+AWAY = (409, 425, 429, 500, 502, 503, 504)  # the same request for a row may succeed later
+STARTING = (429, 502, 503, 504)  # a question may be answered later
 PAUSE = 0.5, 10.0  # seconds between two attempts: at first, at most
 EACH = 10.0  # seconds between two lines about a server that is away
 CONNECT = 10.0  # seconds
@@ -53,25 +54,43 @@ class Client:
     self._away, self._named = False, 0.0
     self.waited = 0.0  # seconds in which the server was away
 
-  def ask(self, method: str, path: str, body: dict | None = None):
-    """Returns the decoded JSON of one answer, or None where it is none.
+  def ask(self, path: str, body: dict):
+    """Returns the decoded JSON of the answer to a request for a row, or None where it is none.
 
     Raises:
       AwayError: no answer, or one that asks for patience.
       ServerError: the server refuses the request, which it would do again, or floods.
     """
+    return self._decoded("POST", path, body, AWAY)
+
+  def inquire(self, path: str):
+    """As `ask`, of a question about the server. It is away only while it starts."""
+    return self._decoded("GET", path, None, STARTING)
+
+  def order(self, path: str, body: dict | None = None) -> dict:
+    """As `ask`, of a request that changes the server, where waiting mends no error. Returns {} for
+    an answer that is no object.
+    """
+    answer = self._decoded("POST", path, body, ())
+    if isinstance(answer, dict) and answer.get("success") is False:
+      raise self._refusal("POST", path, "success = false", json.dumps(answer).encode())
+    return answer if isinstance(answer, dict) else {}
+
+  def _decoded(self, method: str, path: str, body: dict | None, away: tuple[int, ...]):
     status, content = self._answer(method, path, body)
-    if status in AWAY:
+    if status in away:
       raise AwayError(f"status {status}: {_line(content)}")
     if not 200 <= status < 400:
-      raise ServerError(
-          f"server.url = {self.url!r}: {method} {path} was refused with status "
-          f"{status}: {_line(content)}. Fix: a server as "
-          "jaxrl_llm/rollouts/server/README.md starts it, and the right server.api.")
+      raise self._refusal(method, path, f"status {status}", content)
     try:
       return json.loads(content)
     except (ValueError, RecursionError):  # no JSON, or nested without end
       return None
+
+  def _refusal(self, method: str, path: str, what: str, content: bytes) -> ServerError:
+    return ServerError(f"server.url = {self.url!r}: {method} {path} was refused with {what}: "
+                       f"{_line(content)}. The last checkpoint is complete. Fix: a server as "
+                       "jaxrl_llm/rollouts/server/README.md starts it, and the right server.api.")
 
   def _answer(self, method: str, path: str, body: dict | None) -> tuple[int, bytes]:
     """Returns (status, content) of an answer that is complete in time.

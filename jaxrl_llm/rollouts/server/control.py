@@ -1,68 +1,113 @@
 """Requests that make each kind of server load weights, and that ask for their version.
 
 A server holds a version, a text that we give it with the weights: their checksum. A server that was
-started again has another one.
+started again has another one. Newer ones also compute a checksum of what they hold.
 """
 
 import contextlib
+import hashlib
 import json
+import logging
 import os
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from jaxrl_llm.config import ConfigError, ServerConfig, VocabularyConfig
-from jaxrl_llm.parallel import processes
 from jaxrl_llm.registry import VOCABULARY
-from jaxrl_llm.rollouts.server.client import KEY, Client
+from jaxrl_llm.rollouts.server import ServerError
+from jaxrl_llm.rollouts.server.client import KEY, AwayError, Client
+
+LOADING = "being loaded"  # the version of weights of which a part may be new
+logger = logging.getLogger(__name__)
 
 
 class Api(NamedTuple):
   """Control of one kind of server.
 
   Attributes:
-    version: returns what the server says of its weights; None if it says nothing.
+    oldest: (major, minor) of the first release that has all of it.
+    release, weights: paths of the server's release and of the version of its weights.
+    checker: path of its checksums of the weights that it holds.
     load: loads a Hugging Face folder under a version.
     prunes: whether its log-probs are of the pruned distribution.
     stated: returns what the server says of its own sampling; empty if it says nothing.
   """
 
-  version: Callable[[Client], str | None]
+  oldest: tuple[int, int]
+  release: str
+  weights: str
+  checker: str
   load: Callable[[Client, str, str], None]
   prunes: bool
   stated: Callable[[Client], dict]
 
+  def version(self, client: Client) -> str | None:
+    """Returns what the server says of its weights; None if it says nothing."""
+    return _text(client.inquire(self.weights), "weight_version")
 
-def _vllm_version(client: Client) -> str | None:
-  return _text(client.ask("GET", "/weight_info"), "weight_version")
+  def checksum(self, client: Client) -> str | None:
+    """Returns one checksum of those of all tensors; None where the server computes none."""
+    with contextlib.suppress(ServerError):  # no such path
+      answer = client.order(self.checker, {"action": "checksum"})
+      if checksums := answer.get("checksums") or answer.get("ranks"):
+        return hashlib.sha256(json.dumps(checksums, sort_keys=True).encode()).hexdigest()
+    return None
 
 
 def _vllm_load(client: Client, folder: str, version: str) -> None:
-  """Requests that are under way wait meanwhile; what the server cached of prompts is dropped."""
-  client.ask("POST", "/pause?mode=wait")
-  client.ask("POST", "/collective_rpc",
-             {"method": "reload_weights", "kwargs": {"weights_path": folder}})
-  client.ask("POST", "/update_weight_version", {"new_version": version})
-  client.ask("POST", "/resume")
+  """Requests under way wait meanwhile; what the server cached of prompts is dropped.
 
-
-def _sglang_version(client: Client) -> str | None:
-  return _text(client.ask("GET", "/model_info"), "weight_version")
+  It goes on whatever happens, and has the version only once it is neither paused nor half loaded.
+  """
+  try:
+    client.order("/pause?mode=wait")
+    client.order("/update_weight_version", {"new_version": LOADING})
+    client.order("/collective_rpc",
+                 {"method": "reload_weights", "kwargs": {"weights_path": folder}})
+  except BaseException:
+    with contextlib.suppress(AwayError, ServerError):  # the first error is the one to tell
+      client.order("/resume")
+    raise
+  client.order("/resume")
+  client.order("/update_weight_version", {"new_version": version})
 
 
 def _sglang_load(client: Client, folder: str, version: str) -> None:
-  client.ask("POST", "/update_weights_from_disk",
-             {"model_path": folder, "weight_version": version, "flush_cache": True})
+  client.order("/update_weights_from_disk",
+               {"model_path": folder, "weight_version": version, "flush_cache": True})
+
+
+def greet(client: Client, name: str) -> None:
+  """Refuses a server, of `server.api`, that is too old; ends a pause in which a killed run left it.
+
+  Raises:
+    ServerError: naming both releases.
+  """
+  api, release = APIS[name], None
+  with contextlib.suppress(ServerError):  # no such path
+    release = _text(client.inquire(api.release), "version")
+  number, oldest = re.match(r"v?(\d+)\.(\d+)", release or ""), ".".join(map(str, api.oldest))
+  if number is None or "dev" in str(release):
+    logger.warning("server.url = %r says that its release is %r; the run needs %s %s or newer",
+                   client.url, release, name, oldest)
+  elif tuple(map(int, number.groups())) < api.oldest:
+    raise ServerError(f"server.url = {client.url!r} is {name} {release}: its control paths are "
+                      f"complete from {oldest} on. Fix: a newer {name}, or server.url='', so that "
+                      "this process samples.")
+  if name == "vllm":
+    client.order("/resume")  # changes nothing where there is no pause
 
 
 def _vllm_stated(client: Client) -> dict:
-  answer = client.ask("GET", "/server_info?config_format=json")
+  answer = client.inquire("/server_info?config_format=json")
   model = _entry(_entry(answer, "vllm_config"), "model_config")
   mode = {"logprobs_mode": model["logprobs_mode"]} if "logprobs_mode" in model else {}
   return mode | _entry(model, "override_generation_config")
 
 
 def _sglang_stated(client: Client) -> dict:
-  return _entry(client.ask("GET", "/model_info"), "preferred_sampling_params")
+  return _entry(client.inquire("/model_info"), "preferred_sampling_params")
 
 
 def _entry(answer, name: str) -> dict:
@@ -92,13 +137,17 @@ def _text(answer, name: str) -> str | None:
   return text if isinstance(text, str) else None
 
 
-APIS = {"vllm": Api(_vllm_version, _vllm_load, True, _vllm_stated),
-        "sglang": Api(_sglang_version, _sglang_load, False, _sglang_stated)}
+APIS = {
+    "vllm": Api((0, 27), "/version", "/weight_info", "/weight_checker", _vllm_load, True,
+                _vllm_stated),
+    "sglang": Api((0, 5), "/server_info", "/model_info", "/weights_checker", _sglang_load, False,
+                  _sglang_stated),
+}
 
 
 def served_name(client: Client) -> str:
   """Returns the name under which the server serves its model; empty if it does not say."""
-  answer = client.ask("GET", "/v1/models")
+  answer = client.inquire("/v1/models")
   models = answer.get("data") if isinstance(answer, dict) else None
   return _text(models[0], "id") or "" if isinstance(models, list) and models else ""
 
@@ -107,17 +156,14 @@ def check(server: ServerConfig, vocabulary: VocabularyConfig) -> None:
   """Checks what a run asks of its server.
 
   Raises:
-    ConfigError: several processes, a key that no header can hold, or a pruned vocabulary whose
-      log-probs the server does not return.
+    ConfigError: a key that no header can hold, or a pruned vocabulary whose log-probs the server
+      does not return.
   """
   key = os.environ.get(KEY, "")
   if not (key.isascii() and key.isprintable() and key == key.strip()):
     raise ConfigError(
         f"{KEY}, for server.url = {server.url!r}, holds something else than a line of ASCII, which "
         "a header of HTTP cannot say. Fix: the server's API key, or unset the variable.")
-  if processes.count() > 1:
-    raise ConfigError(f"server.url = {server.url!r} with {processes.count()} processes: allowed "
-                      "is 1. Fix: train in one process, or leave server.url empty.")
   _check_rules(server, vocabulary)
 
 

@@ -1,6 +1,7 @@
 """Weights as a Hugging Face folder, named by their checksum, for a server to load."""
 
 import dataclasses
+import functools
 import hashlib
 import os
 import shutil
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxrl_llm.models import Model, hf, mtp
+from jaxrl_llm.parallel import processes
 
 KEPT = 2  # folders; a server may still read the one before
 DIGITS = 16  # of a checksum in hexadecimal
@@ -28,6 +30,8 @@ class Weights(NamedTuple):
 def publish(root: str | Path, model: Model, params, tokenizer, dtype: str | None) -> Weights:
   """Writes `root/<checksum>`, completely or not at all, and removes all but the newest folders.
 
+  All processes must call this together, and the first one writes.
+
   Args:
     params: as the model reads them; the module that predicts two tokens ahead is left out.
     dtype: as in `hf.save_pretrained`.
@@ -37,13 +41,19 @@ def publish(root: str | Path, model: Model, params, tokenizer, dtype: str | None
     OSError: the folder cannot be written.
   """
   root = Path(root).resolve()
-  # Of runs that were killed; a server serves one run at a time.
-  for stale in root.glob("unfinished_*"):
-    shutil.rmtree(stale, ignore_errors=True)
   draft = root / f"unfinished_{os.getpid()}"
-  draft.mkdir(parents=True)
+  if processes.is_main():
+    # Of runs that were killed; a server serves one run at a time.
+    for stale in root.glob("unfinished_*"):
+      shutil.rmtree(stale, ignore_errors=True)
+    draft.mkdir(parents=True)
   trunk = dataclasses.replace(model, config=dataclasses.replace(model.config, mtp=False))
   hf.save_pretrained(draft, trunk, mtp.without(params), tokenizer=tokenizer, dtype=dtype)
+  return processes.from_main("server weights", functools.partial(_named, root, draft))
+
+
+def _named(root: Path, draft: Path) -> Weights:
+  """Gives a complete folder its name, and removes all but the newest."""
   version = checksum(draft)
   target = root / version
   if target.exists():

@@ -67,20 +67,6 @@ def test_only_what_a_run_came_to_has_the_status_of_an_early_end(monkeypatch, cap
   assert ended.value.code == status and capsys.readouterr().err == f"error: {error}\n"
 
 
-REFUSED = {
-    "main": (["config=a.py", "workdir=b"], "config=a.py workdir=b: no flag"),
-    "evaluate": (["--workdir=", "--out=x"], "--workdir= is empty"),
-    "export": (["runs/a", "--out=x"], "runs/a: no flag"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", REFUSED)
-def test_the_commands_refuse(script):
-  arguments, text = REFUSED[script]
-  assert text in command.refuse(command.launch(script, *arguments))
-
-
 @pytest.mark.slow
 def test_help_shows_the_commands_that_people_need():
   done = command.finish(command.launch("main", "--help", interpreter=True))

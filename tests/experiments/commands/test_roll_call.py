@@ -142,32 +142,6 @@ def test_a_name_that_comes_late_is_waited_for(address, monkeypatch):
     RollCall(f"pod-0.run:{port}", 2, 0, print).begin(1)
 
 
-@pytest.mark.slow
-def test_strangers_are_not_counted(address):
-  host, port = address.split(":")
-
-  def speak(text: bytes) -> None:
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
-      connection.sendall(text)
-      connection.recv(10)
-
-  call = Watched(address, 2, 0)
-  with pytest.raises(AbsentError, match="process 1 of 2"):
-    strangers = [threading.Thread(target=_patiently, args=(speak, text)) for text in (
-        b"GET / HTTP/1.1\r\n", b'["hello", "7 x"]\n', b'["hello", "x"]\n', b'["hello", ""]\n')]
-    for thread in strangers:
-      thread.start()
-    call.begin(4)
-
-
-def _patiently(speak, text) -> None:
-  for _ in range(50):
-    try:
-      return speak(text)
-    except OSError:
-      time.sleep(0.05)
-
-
 @pytest.mark.parametrize("flags, message", [
     (("a:1", None, 0), "--processes: not given"),
     ((None, 2, 0), "--coordinator: not given"),

@@ -1,9 +1,16 @@
-"""Every paper's folder says what it claims and what its modules are, and what it names is there."""
+"""Every paper's folder says what it claims and what its modules are, and what it names is there;
+its tables say what its results say.
+"""
 
+import copy
 import re
+import shutil
 from pathlib import Path
 
+import experiment_files
 import pytest
+
+from experiments.tables_lib import seed_results
 
 PAPERS = Path(__file__).parents[3] / "experiments" / "papers"
 FOLDERS = sorted(path.parent.name for path in PAPERS.glob("*/method.md"))
@@ -33,3 +40,43 @@ def test_a_page_is_complete(name):
 def test_no_folder_lacks_a_page():
   folders = {path.parent.name for path in PAPERS.glob("*/README.md")}
   assert folders == set(FOLDERS) and len(FOLDERS) >= 10
+
+
+# The script of a table that is written from results by seed, and places in those of the first seed,
+# each of which the table shows.
+TABLES = {
+    "arca/toy.py": [("8", "ARCA", "accuracy")],
+    "budgets/run.py": [("loss", "uniform"), ("loss_of_rewards", "dense"),
+                       ("kept", "random search")],
+    "counting/run.py": [("planted", "restricted"), ("LoRA q/v", "generated"), ("trained", "lens")],
+    "critical_tokens/toy.py": [("trained", "cDPO", "sampled")],
+    "occ/toy.py": [("occ", name) for name in ("accuracy", "ahead", "reward", "coefficient",
+                                              "cosine", "agreement")],
+    "portfolio/toy.py": [("policies", "grpo", "regret")],
+    "tvm/toy.py": [("fit", "prefix", "error")],
+}
+
+
+def moved(value):
+  """Other numbers in place of those of a result."""
+  if isinstance(value, list):
+    return [moved(entry) for entry in value]
+  return value if value is None else 0.5 * value + 0.1
+
+
+@pytest.mark.parametrize("script", TABLES)
+def test_a_table_is_rendered_from_the_committed_results(script, tmp_path):
+  folder = (PAPERS / script).parent
+  table, page = experiment_files.load(PAPERS / script), Path(shutil.copy(folder / "README.md",
+                                                                         tmp_path))
+  results = seed_results.load(folder, table.SEEDS)
+  table.write_tables(results, page)
+  assert page.read_text() == (folder / "README.md").read_text()
+  for *path, last in TABLES[script]:
+    changed = copy.deepcopy(results)
+    place = changed[0]
+    for name in path:
+      place = place[name]
+    place[last] = moved(place[last])
+    table.write_tables(changed, page)
+    assert page.read_text() != (folder / "README.md").read_text(), last

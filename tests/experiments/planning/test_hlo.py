@@ -1,6 +1,7 @@
 """Collectives and memory traffic of texts with known answers, and of programs compiled for CPUs."""
 
 import collections
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,126 +12,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from experiments.planning import collectives, hlo, hlo_shapes, traffic
 from experiments.planning.collectives import Moved
 
+HERE = Path(__file__).parent
+
 # As a TPU compiler writes it: a loop of 3 x 2 trips around an asynchronous all-gather, and a loop
 # whose end depends on data, around an all-reduce.
-LOOPS = """\
-HloModule loops, is_scheduled=true
-
-%add (a: f32[], b: f32[]) -> f32[] {
-  %a = f32[] parameter(0)
-  %b = f32[] parameter(1)
-  ROOT %sum = f32[] add(%a, %b)
-}
-
-%inner_condition (p.1: (s32[], f32[4,8])) -> pred[] {
-  %p.1 = (s32[], f32[4,8]{1,0}) parameter(0)
-  %i.1 = s32[]{:T(128)} get-tuple-element(%p.1), index=0
-  %two = s32[]{:T(128)} constant(2)
-  ROOT %lt.1 = pred[]{:T(512)} compare(%i.1, %two), direction=LT
-}
-
-%inner_body (p.2: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
-  %p.2 = (s32[], f32[4,8]{1,0}) parameter(0)
-  %i.2 = s32[] get-tuple-element(%p.2), index=0
-  %one.2 = s32[] constant(1)
-  %next.2 = s32[] add(%i.2, %one.2)
-  %x.2 = f32[4,8]{1,0} get-tuple-element(%p.2), index=1
-  %start = (f32[4,8]{1,0}, f32[32,8]{1,0:T(8,128)S(1)}) all-gather-start(%x.2), channel_id=1, \
-replica_groups=[1,8]<=[8], dimensions={0}
-  %done = f32[32,8]{1,0:T(8,128)S(1)} all-gather-done(%start)
-  %slice.2 = f32[4,8]{1,0} slice(%done), slice={[0:4], [0:8]}
-  ROOT %t.2 = (s32[], f32[4,8]{1,0}) tuple(%next.2, %slice.2)
-}
-
-%outer_condition (p.3: (s32[], f32[4,8])) -> pred[] {
-  %p.3 = (s32[], f32[4,8]{1,0}) parameter(0)
-  %i.3 = s32[] get-tuple-element(%p.3), index=0
-  %seven = s32[] constant(7)
-  ROOT %lt.3 = pred[] compare(%seven, %i.3), direction=GT
-}
-
-%outer_body (p.4: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
-  %p.4 = (s32[], f32[4,8]{1,0}) parameter(0)
-  %i.4 = s32[] get-tuple-element(%p.4), index=0
-  %step = s32[] constant(2)
-  %next.4 = s32[] add(%i.4, %step)
-  %zero.4 = s32[] constant(0)
-  %x.4 = f32[4,8]{1,0} get-tuple-element(%p.4), index=1
-  %state.4 = (s32[], f32[4,8]{1,0}) tuple(%zero.4, %x.4)
-  %while.4 = (s32[], f32[4,8]{1,0}) while(%state.4), condition=%inner_condition, body=%inner_body
-  %y.4 = f32[4,8]{1,0} get-tuple-element(%while.4), index=1
-  ROOT %t.4 = (s32[], f32[4,8]{1,0}) tuple(%next.4, %y.4)
-}
-
-%data_condition (p.5: (s32[], f32[4,8])) -> pred[] {
-  %p.5 = (s32[], f32[4,8]{1,0}) parameter(0)
-  %i.5 = s32[] get-tuple-element(%p.5), index=0
-  %nine = s32[] constant(9)
-  %lt.5 = pred[] compare(%i.5, %nine), direction=LT
-  %ne.5 = pred[] compare(%i.5, %i.5), direction=EQ
-  ROOT %and.5 = pred[] and(%lt.5, %ne.5)
-}
-
-%data_body (p.6: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
-  %p.6 = (s32[], f32[4,8]{1,0}) parameter(0)
-  %i.6 = s32[] get-tuple-element(%p.6), index=0
-  %x.6 = f32[4,8]{1,0} get-tuple-element(%p.6), index=1
-  %reduced = f32[4,8]{1,0} all-reduce(%x.6), channel_id=2, \
-replica_groups=mesh['a'=2,'b'=4] {'b'}, to_apply=%add
-  ROOT %t.6 = (s32[], f32[4,8]{1,0}) tuple(%i.6, %reduced)
-}
-
-ENTRY %main (x: f32[4,8]) -> f32[4,8] {
-  %x = f32[4,8]{1,0} parameter(0)
-  %first = s32[] constant(1)
-  %state = (s32[], f32[4,8]{1,0}) tuple(%first, %x)
-  %while = (s32[], f32[4,8]{1,0}) while(%state), condition=%outer_condition, body=%outer_body
-  %while.2 = (s32[], f32[4,8]{1,0}) while(%while), condition=%data_condition, body=%data_body
-  ROOT %out = f32[4,8]{1,0} get-tuple-element(%while.2), index=1
-}
-"""
+LOOPS = (HERE / "loops.hlo").read_text()
 
 # A stack of layers of which fusions read one and write one, and a fused reduce-scatter.
-FUSIONS = """\
-HloModule fusions
-
-%take (p0: bf16[36,100], p1: s32[]) -> f32[100] {
-  %p0 = bf16[36,100]{1,0} parameter(0)
-  %p1 = s32[] parameter(1)
-  %zero = s32[] constant(0)
-  %bits = bf16[36,100]{1,0} bitcast(%p0)
-  %one = bf16[1,100]{1,0} dynamic-slice(%bits, %p1, %zero), dynamic_slice_sizes={1,100}
-  %flat = bf16[100]{0} bitcast(%one)
-  ROOT %wide = f32[100]{0} convert(%flat)
-}
-
-%put (q0: bf16[36,100], q1: s32[], q2: f32[100]) -> bf16[36,100] {
-  %q0 = bf16[36,100]{1,0} parameter(0)
-  %q1 = s32[] parameter(1)
-  %q2 = f32[100]{0} parameter(2)
-  %zero.1 = s32[] constant(0)
-  %narrow = bf16[100]{0} convert(%q2)
-  %row = bf16[1,100]{1,0} bitcast(%narrow)
-  ROOT %new = bf16[36,100]{1,0} dynamic-update-slice(%q0, %row, %q1, %zero.1)
-}
-
-%all-reduce-scatter (r0: f32[800]) -> f32[100] {
-  %r0 = f32[800]{0} parameter(0)
-  %sum = f32[800]{0} all-reduce(%r0), channel_id=3, replica_groups={{0,1,2,3,4,5,6,7}}, to_apply=%a
-  %at = s32[] constant(0)
-  ROOT %part = f32[100]{0} dynamic-slice(%sum, %at), dynamic_slice_sizes={100}
-}
-
-ENTRY %main (stack: bf16[36,100], at: s32[], g: f32[800]) -> bf16[36,100] {
-  %stack = bf16[36,100]{1,0} parameter(0)
-  %at.1 = s32[] parameter(1)
-  %g = f32[800]{0} parameter(2)
-  %f = f32[100]{0} fusion(%stack, %at.1), kind=kLoop, calls=%take
-  %s = f32[100]{0} fusion(%g), kind=kCustom, calls=%all-reduce-scatter
-  %sum.1 = f32[100]{0} add(%f, %s)
-  ROOT %out = bf16[36,100]{1,0} fusion(%stack, %at.1, %sum.1), kind=kLoop, calls=%put
-}
-"""
+FUSIONS = (HERE / "fusions.hlo").read_text()
 
 
 def moved(text: str, devices: int = 8, trips: bool = True):

@@ -1,5 +1,7 @@
 """Products of a compiled text, and seconds of its instructions one after the other."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -8,44 +10,11 @@ from jax import lax
 from experiments.planning import analysis, flops, hlo, in_turn, products, traffic
 from experiments.planning.targets import TPU, Chip
 
+HERE = Path(__file__).parent
+
 # Three trips of a product that takes 10 s at the chip's peak and 7 s of its memory, and of an
 # addition that takes 6 s of its memory. A copy to the chip's own memory runs beside them.
-TEXT = """\
-HloModule turns, is_scheduled=true
-
-%multiply (m0: bf16[32,64], m1: bf16[64,128]) -> bf16[32,128] {
-  %m0 = bf16[32,64]{1,0} parameter(0)
-  %m1 = bf16[64,128]{1,0} parameter(1)
-  ROOT %c = bf16[32,128]{1,0} convolution(%m0, %m1), dim_labels=bf_io->bf
-}
-
-%condition (p.1: (s32[], bf16[32,64])) -> pred[] {
-  %p.1 = (s32[], bf16[32,64]{1,0}) parameter(0)
-  %i.1 = s32[] get-tuple-element(%p.1), index=0
-  %three = s32[] constant(3)
-  ROOT %lt = pred[] compare(%i.1, %three), direction=LT
-}
-
-%body (p.2: (s32[], bf16[32,64])) -> (s32[], bf16[32,64]) {
-  %p.2 = (s32[], bf16[32,64]{1,0}) parameter(0)
-  %i.2 = s32[] get-tuple-element(%p.2), index=0
-  %x = bf16[32,64]{1,0} get-tuple-element(%p.2), index=1
-  %w = bf16[64,128]{1,0} constant({...})
-  %start = (bf16[64,128]{1,0:S(1)}, bf16[64,128]{1,0}, u32[]) copy-start(%w)
-  %y = bf16[32,128]{1,0} fusion(%x, %w), kind=kOutput, calls=%multiply
-  %done = bf16[64,128]{1,0:S(1)} copy-done(%start)
-  %z = bf16[32,128]{1,0} add(%y, %y)
-  ROOT %t = (s32[], bf16[32,64]{1,0}) tuple(%i.2, %x)
-}
-
-ENTRY %main (a: bf16[32,64]) -> bf16[32,64] {
-  %a = bf16[32,64]{1,0} parameter(0)
-  %first = s32[] constant(0)
-  %state = (s32[], bf16[32,64]{1,0}) tuple(%first, %a)
-  %while = (s32[], bf16[32,64]{1,0}) while(%state), condition=%condition, body=%body
-  ROOT %out = bf16[32,64]{1,0} get-tuple-element(%while), index=1
-}
-"""
+TEXT = (HERE / "in_turn.hlo").read_text()
 PRODUCT = 2 * 32 * 64 * 128
 CHIP = Chip(TPU, PRODUCT / 10, 1e9, 4096.0, 1.0, 1.0, "for tests")
 

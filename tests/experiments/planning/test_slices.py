@@ -1,5 +1,6 @@
 """Two slices of TPUs: what goes across the network between them, and how often."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -11,6 +12,8 @@ from experiments.planning import abstract, collectives, hlo, lengths, programs
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, MeshConfig
 from jaxrl_llm.parallel import meshes
+
+HERE = Path(__file__).parent
 
 
 def devices(slices: int, platform: str = "tpu") -> list:
@@ -71,27 +74,7 @@ def test_bytes_across_are_those_of_groups_in_several_slices():
 
 # A reduction of 64 x 128 numbers over two slices of four v5p chips, as libtpu 0.0.42 writes it: in
 # a slice first; then each device sends the part that it has reduced.
-TPU_TEXT = """HloModule m
-
-%scattered (input: f32[64,128]) -> f32[16,128] {
-  %input = f32[64,128]{1,0:T(8,128)} parameter(0)
-  %zero = s32[]{:T(128)} constant(0)
-  %all-reduce.3 = f32[64,128]{1,0:T(8,128)} all-reduce(%input), channel_id=3, replica_groups={{0,1,2,3}}, use_global_device_ids=true, to_apply=%add
-  ROOT %slice = f32[16,128]{1,0:T(8,128)} dynamic-slice(%all-reduce.3, %zero, %zero), dynamic_slice_sizes={16,128}
-}
-
-ENTRY %main (x: f32[64,128]) -> f32[2,8,128] {
-  %x = f32[64,128]{1,0:T(8,128)} parameter(0)
-  %after-all = token[] after-all(), frontend_attributes={MegascaleRendezvousKeyName="all-reduce.1_0"}
-  %fusion = f32[16,128]{1,0:T(8,128)} fusion(%x), kind=kCustom, calls=%scattered
-  %bitcast.1 = f32[2,8,128]{2,1,0:T(8,128)} bitcast(%fusion)
-  %send = (f32[2,8,128]{2,1,0:T(8,128)}, u32[], token[]) send(%bitcast.1, %after-all), channel_id=2, is_host_transfer=true, frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",_xla_megascale_reduce_operation="SUM",_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}
-  %recv = (f32[2,8,128]{2,1,0:T(8,128)}, u32[], token[]) recv(%after-all), channel_id=1, is_host_transfer=true, frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}
-  %send-done = token[] send-done(%send), channel_id=2, is_host_transfer=true, frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}
-  %recv-done = (f32[2,8,128]{2,1,0:T(8,128)}, token[]) recv-done(%recv), channel_id=1, is_host_transfer=true
-  ROOT %sum = f32[2,8,128]{2,1,0:T(8,128)} get-tuple-element(%recv-done), index=0
-}
-"""  # noqa: E501
+TPU_TEXT = (HERE / "host_transfers.hlo").read_text()
 
 
 def test_what_a_tpu_sends_through_its_host_goes_across():

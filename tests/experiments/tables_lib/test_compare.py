@@ -49,20 +49,6 @@ def test_runs_that_differ_in_the_seed_are_one_group(runs):
   assert compare.rows(compare.compare(runs[:2] + runs[3:], "-eval/accuracy"))[0][0] == "ctpo"
 
 
-def test_the_interval_covers_the_mean_as_often_as_it_says():
-  rng = np.random.default_rng(0)
-  draws = rng.normal(size=(4000, 4))
-
-  def coverage(half):
-    return np.mean([abs(np.mean(row)) <= half(row) for row in draws])
-
-  def normal(row):
-    return 1.96 * np.std(row, ddof=1) / np.sqrt(len(row))
-
-  assert abs(coverage(compare.half_width) - 0.95) < 0.01
-  assert coverage(normal) < 0.9, "the normal interval, which is too narrow for few seeds"
-
-
 def test_a_longer_run_counts_up_to_the_shorter_ones_end_and_is_told(runs, tmp_path):
   going = write(tmp_path / "e", [0.5, 0.6], seed=3, planned=2)
   found = compare.compare([runs[0], going], "eval/accuracy")

@@ -59,7 +59,7 @@ def dripped(head: bytes):
 
 def test_an_answer_comes_whole(served):
   content = {"choices": [1, "ö"]}
-  found = served(lambda c: c.sendall(whole(json.dumps(content).encode()))).ask("GET", "/x")
+  found = served(lambda c: c.sendall(whole(json.dumps(content).encode()))).inquire("/x")
   assert found == content
 
 
@@ -70,7 +70,7 @@ def test_a_dripped_answer_is_late(served, head, monkeypatch):
   monkeypatch.setattr(client, "CONNECT", 0.2)
   for timeout in (0.5, 5.0, 50.0):
     with pytest.raises(AwayError) as error:
-      served(dripped(head), timeout).ask("GET", "/x")
+      served(dripped(head), timeout).inquire("/x")
     if "not complete" in str(error.value):
       break  # else the machine was so slow that one drop took longer
   assert f"not complete after server.timeout = {timeout:g} s" in str(error.value)
@@ -79,10 +79,10 @@ def test_a_dripped_answer_is_late(served, head, monkeypatch):
 def test_a_flood_is_refused(served, monkeypatch):
   monkeypatch.setattr(client, "LARGEST", 1 << 20)
   with pytest.raises(ServerError, match="the answer has more than 1 MiB"):
-    served(lambda c: c.sendall(whole(b"[" + b"1," * (1 << 20)))).ask("GET", "/x")
+    served(lambda c: c.sendall(whole(b"[" + b"1," * (1 << 20)))).inquire("/x")
 
 
 @pytest.mark.parametrize("content", [b"[" * 200_000, b'{"a":' * 100_000, b"9" * 5000, b"\xff"],
                          ids=["brackets", "objects", "digits", "bytes"])
 def test_an_answer_that_is_no_json_is_none(served, content):
-  assert served(lambda c: c.sendall(whole(content))).ask("GET", "/x") is None
+  assert served(lambda c: c.sendall(whole(content))).inquire("/x") is None

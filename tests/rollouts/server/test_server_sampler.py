@@ -235,7 +235,7 @@ def test_every_number_is_sent_and_what_a_server_adds_is_named(stated, temperatur
 
 def test_both_servers_say_how_they_sample():
   def said(api, answer):
-    return control.APIS[api].stated(SimpleNamespace(ask=lambda method, path: answer))
+    return control.APIS[api].stated(SimpleNamespace(inquire=lambda path: answer))
 
   config = {"vllm_config": {"model_config": {
       "logprobs_mode": "raw_logprobs", "override_generation_config": {"top_k": 5}}}}

@@ -1,7 +1,6 @@
 """experiments/papers/budgets: the policy's gradient, its search on a known cost, and the page."""
 
 import copy
-import shutil
 from pathlib import Path
 
 import experiment_files
@@ -21,17 +20,6 @@ def loaded():
 
 def committed():
   return seed_results.load(FOLDER, loaded().SEEDS)
-
-
-def test_the_page_is_rendered_from_the_committed_results(tmp_path):
-  run, page = loaded(), Path(shutil.copy(FOLDER / "README.md", tmp_path))
-  run.write_tables(committed(), page)
-  assert page.read_text() == (FOLDER / "README.md").read_text()
-  for part, name in (("loss", "uniform"), ("loss_of_rewards", "dense"), ("kept", "random search")):
-    changed = copy.deepcopy(committed())
-    changed[0][part][name] = (1 + np.array(changed[0][part][name])).tolist()
-    run.write_tables(changed, page)
-    assert page.read_text() != (FOLDER / "README.md").read_text()
 
 
 def exact(results) -> bool:

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import shutil
 from pathlib import Path
 
 import experiment_files
@@ -23,17 +22,6 @@ def loaded():
 
 def committed():
   return seed_results.load(FOLDER, loaded().SEEDS)
-
-
-def test_the_page_is_rendered_from_the_committed_results(tmp_path):
-  run, page = loaded(), Path(shutil.copy(FOLDER / "README.md", tmp_path))
-  run.write_tables(committed(), page)
-  assert page.read_text() == (FOLDER / "README.md").read_text()
-  for name, field in (("planted", "restricted"), ("LoRA q/v", "generated"), ("trained", "lens")):
-    changed = copy.deepcopy(committed())
-    changed[0][name][field] = (np.array(changed[0][name][field]) + 0.01).tolist()
-    run.write_tables(changed, page)
-    assert page.read_text() != (FOLDER / "README.md").read_text()
 
 
 def nested(results) -> bool:

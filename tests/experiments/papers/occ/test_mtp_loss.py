@@ -13,31 +13,22 @@ from suites import quick_of
 
 from experiments.papers.occ import losses as mtp
 from experiments.papers.occ.calibration import COEFFICIENT, cosine
-from jaxrl_llm import parallel
 from jaxrl_llm.config import (
   ConfigError,
   EstimatorConfig,
   LossConfig,
-  MeshConfig,
   ModelConfig,
-  OptimizerConfig,
   StepConfig,
   TermConfig,
 )
 from jaxrl_llm.models import Model
 from jaxrl_llm.models import mtp as mtp_module
 from jaxrl_llm.objective.loss import policy_loss, policy_stats, sft_loss
-from jaxrl_llm.objective.row_stats import predicted_ahead
 from jaxrl_llm.registry import LOSS_TERMS
 from jaxrl_llm.training import transforms
-from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.packing import Packer
 from jaxrl_llm.training.train_step import (
-  carrying_shardings,
   gradients,
-  init_state,
-  make_train_step,
-  state_shardings,
 )
 from jaxrl_llm.types import Bins, Rollout, SupervisedBatch, TrainBatch
 
@@ -45,7 +36,6 @@ ROWS, LENGTH = 16, 16
 MODEL = Model(ModelConfig(vocab_size=16, width=16, num_layers=1, num_heads=2, num_kv_heads=2,
                           head_dim=8, mlp_width=24, mtp=True))
 NAMES = ("mtp_detach", "mtp_ce", "mtp_policy", "occ")
-TX = make_optimizer(OptimizerConfig(learning_rate=1e-3))
 
 
 def loss_config(name, **numbers):
@@ -161,23 +151,6 @@ def test_a_coefficient_of_each_micro_batch_is_noticed():
     close(found(half, params, "occ")[1], found(batch, params, "occ")[1])
 
 
-@pytest.mark.slow
-def test_eight_devices_give_the_update_of_one():
-  cfg, batch, params = StepConfig(loss_config("occ")), sampled(), parameters()
-  results = []
-  for sizes, devices in ((MeshConfig(), jax.devices()[:1]),
-                         (MeshConfig(fsdp=2, tensor=2, sequence=2), jax.devices()[:8])):
-    mesh = parallel.make_mesh(sizes, devices)
-    layout = carrying_shardings(state_shardings(MODEL, TX, mesh), cfg, mesh)
-    state = init_state(jax.tree.map(jnp.copy, params), TX)
-    state = transforms.with_carried(state, cfg, jnp.asarray)
-    state = jax.device_put(state, layout)
-    step = make_train_step(policy_loss, MODEL, TX, cfg, mesh)
-    new, metrics = step(state, jax.device_put(batch, parallel.rows(mesh)))
-    results.append(jax.device_get((new.params, metrics, new.carried["occ"])))
-  close(*results)
-
-
 # --- what the losses are
 
 
@@ -231,30 +204,6 @@ def test_a_cross_entropy_ignores_weights_that_know_advantages():
 
 def trunk(gradient):
   return mtp_module.without(gradient)
-
-
-def equal(a, b) -> bool:
-  return jax.tree.all(jax.tree.map(lambda x, y: bool(np.array_equal(x, y)), a, b))
-
-
-def trunk_gradient(name, **numbers):
-  params, cfg = parameters(), StepConfig(loss_config(name, **numbers))
-  batch = sampled()
-  if name == "occ":
-    batch, _, _ = calibrated(params, batch, jnp.float32(0), cfg)
-  return gradients(params, batch, loss=policy_loss, model=MODEL, cfg=cfg)[1]
-
-
-@pytest.mark.nightly
-def test_a_coefficient_of_zero_is_detach_on_the_trunk_bit_for_bit():
-  """Operation by operation: a compiler may fuse the two programs differently, and round so."""
-  detached = trunk_gradient("mtp_detach")
-  zero = trunk_gradient("occ", lambda_max=0.0)
-  assert equal(trunk(zero), trunk(detached))
-  assert any(np.any(x) for x in jax.tree.leaves(detached["mtp"])), "the head still learns"
-  # What the check rejects: a head whose cross-entropy reaches the trunk, or another coefficient.
-  assert not equal(trunk(trunk_gradient("mtp_ce")), trunk(detached))
-  assert not equal(trunk(trunk_gradient("occ", lambda_plus=1e-3, lambda_min=None)), trunk(detached))
 
 
 @pytest.mark.slow
@@ -349,40 +298,6 @@ def test_the_form_of_the_code_worked_out_by_hand():
     assert scale(wrong) != pytest.approx(CODE_SCALE, rel=1e-2)
 
 
-def by_the_code(batch, params):
-  """(loss of the head, coefficient) as the public code has them, in numpy."""
-  cfg = loss_config("occ", code_compat=True)
-  stats = policy_stats(params, batch, model=MODEL, cfg=cfg, stats=frozenset({"mtp_log_probs"}))
-  weights = np.asarray(batch.loss_weights, np.float64)
-  counted = np.asarray(batch.rollout.mask) & (np.arange(LENGTH) >= 2)
-  live = counted & (weights > 0)
-  now, head, old, advantage = (np.asarray(x, np.float64) for x in (
-      stats.log_probs, stats.mtp_log_probs, batch.anchor_log_probs, batch.advantages))
-  quotients = ((now - old) * (head - old) / ((head - old)**2 + 1e-8))[live]
-  coefficient = np.sum(quotients) / (ROWS * cfg.max_new_tokens)
-  ratio = np.exp(np.where(counted, head - old, 0))
-  scaled = coefficient * advantage
-  loss = -np.minimum(ratio * scaled, np.clip(ratio, 0.1, 10) * scaled)
-  return np.sum((weights * loss)[counted]), coefficient
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_batch_in_the_form_of_the_code(seed):
-  batch, params = sampled(seed), parameters()
-  cfg = StepConfig(loss_config("occ", code_compat=True))
-  expected, coefficient = by_the_code(batch, params)
-  batch, found_coefficient, _ = calibrated(params, batch, jnp.float32(0), cfg)
-  assert float(found_coefficient) == pytest.approx(coefficient, rel=1e-3)
-  whole, _ = policy_loss(params, batch, model=MODEL, cfg=cfg.loss)
-  without, _ = policy_loss(params, batch, model=MODEL, cfg=dataclasses.replace(cfg.loss, term=None))
-  assert float(whole - without) == pytest.approx(expected, rel=1e-3, abs=1e-5)
-  outside = cfg.loss.estimator  # the same coefficient outside of the advantage clips another side
-  factor = coefficient * float(policy_loss(params, batch, model=MODEL, cfg=LossConfig(
-      outside, term=TermConfig("mtp_policy", coef=1.0)))[0] - without)
-  assert coefficient > 0 or abs(factor - expected) > 1e-5
-
-
 # --- what the coefficient measures: a toy of two heads on one trunk
 
 
@@ -473,19 +388,6 @@ def test_other_quotients_do_not(wrong):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("exact")
-def test_an_orthogonal_head_gives_nothing():
-  with jax.enable_x64(True):
-    log_probs, advantages, states = two_heads(0.0)
-    c, v_squared, head = inner_products(log_probs, advantages, states)
-    assert abs(c) < 1e-12 < v_squared
-    assert abs(calibrated_after(log_probs, states, head, 1e-3)) < 1e-6
-    aligned, advantages, states = two_heads(0.5)
-    assert calibrated_after(aligned, states, inner_products(aligned, advantages, states)[2],
-                            1e-3) > 0.4
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("alignment", [0.2, 0.5, 0.9])
 def test_along_another_step_the_quotient_is_another_one(alignment):
   """The relation holds along the head's own gradient only: derivations.md says so.
@@ -505,30 +407,6 @@ def test_along_another_step_the_quotient_is_another_one(alignment):
 
 
 # --- the table
-
-
-@pytest.mark.slow
-def test_a_loss_of_one_s_own():
-  @mtp.mtp("bounded", coef=0.5, limit=1.0, replace=True)
-  def bounded(inputs, cfg):
-    return jnp.minimum(-inputs.mtp_log_probs, cfg.limit)
-
-  try:
-    batch, params = sampled(), parameters()
-    cfg = dataclasses.replace(loss_config("mtp_ce"), term=TermConfig("bounded", limit=2.5))
-    plain = dataclasses.replace(cfg, term=None)
-    losses = [float(policy_loss(params, batch, model=MODEL, cfg=c)[0]) for c in (cfg, plain)]
-    found = policy_stats(params, batch, model=MODEL, cfg=plain,
-                         stats=frozenset({"mtp_log_probs"})).mtp_log_probs
-    counted = np.asarray(predicted_ahead(batch.rollout.mask))
-    per_token = np.minimum(-np.asarray(found), 2.5)
-    assert 0 < np.mean(per_token[counted] == 2.5) < 1, "both sides of the bound are met"
-    by_hand = 0.5 * np.sum(np.asarray(batch.loss_weights) * per_token, where=counted)
-    assert losses[0] - losses[1] == pytest.approx(by_hand, rel=1e-4)
-    entry = LOSS_TERMS["bounded"]
-    assert not entry.columns and entry.transform is None and not entry.detached
-  finally:
-    del LOSS_TERMS.entries["bounded"]
 
 
 @pytest.mark.slow

@@ -102,17 +102,6 @@ def test_a_control_trains_on_answers_only():
   np.testing.assert_array_equal(weights[0][~thought], weights[1][~thought])
 
 
-def test_there_are_three_modes_of_training_and_six_of_inference():
-  training, inference = soft_runs.modes(0.1), soft_runs.inference_modes(0.1)
-  assert list(training) == ["hard", "fuzzy", "soft"] and len(inference) == 6
-  numbers = {name: (mode.soft, round(float(mode.temperature), 6), round(float(mode.sigma), 6))
-             for name, mode in inference.items()}
-  assert numbers == {
-      "hard greedy": (False, 0.0, 0.0), "hard sampled": (False, 1.0, 0.0),
-      "soft greedy": (True, 0.5, 0.0), "soft sampled": (True, 0.5, 0.1),
-      "fuzzy greedy": (True, 1e-4, 0.0), "fuzzy sampled": (True, 1e-4, 0.1)}
-
-
 def trained(name: str, seed: int = 0, **changes):
   params, sigma = start()
   return soft_runs.train(params, task(), soft_runs.modes(sigma)[name],

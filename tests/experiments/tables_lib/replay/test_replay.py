@@ -24,6 +24,9 @@ from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import gradients
 from jaxrl_llm.wiring import setup
 
+# Of most families; the report's test has every estimator.
+NAMES = ("ctpo", "dppo_tv", "gspo", "m2po", "minpro", "ppo", "reinforce", "seq_is")
+
 
 def train(folder, preset, **sections):
   config = base_config()
@@ -63,8 +66,10 @@ def setting(workdir):
   rows = frozen.load(run, 3, cfg.rollout, 0)
   at, params = saved.restore_trained(cfg, learner, workdir)
   assert at == 4
-  result = replay.replay(rows, params, Scores(), model=parts.model, cfg=cfg.batch,
-                         step=StepConfig(cfg.loss, 4))
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(estimators, "names", lambda: list(NAMES))
+    result = replay.replay(rows, params, Scores(), model=parts.model, cfg=cfg.batch,
+                           step=StepConfig(cfg.loss, 4))
   return parts, rows, params, result
 
 
@@ -82,13 +87,12 @@ def loss_gradient(name, parts, params, batch, rows, loss) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_every_estimator_is_there_and_the_policies_differ(setting):
+def test_the_policies_differ(setting):
   *_, result = setting
-  assert [e.name for e in result.estimators] == estimators.names()
+  assert [e.name for e in result.estimators] == list(NAMES)
   assert all(np.isfinite(e.gradient).all() for e in result.estimators)
-  # its window is a few ten-thousandths, that of the filters one hundredth
-  assert {e.name for e in result.estimators if e.norm == 0} <= {"gspo", "geo_mask", "seq_mis",
-                                                                "mis_po"}
+  # its window is a few ten-thousandths
+  assert {e.name for e in result.estimators if e.norm == 0} <= {"gspo"}
   np.testing.assert_allclose([x for x in np.diag(result.cosine) if np.isfinite(x)], 1.0, rtol=1e-6)
   assert np.nanmin(result.cosine) < 0.999
   assert entry(result, "reinforce").effective_share == pytest.approx(1.0, abs=1e-5)

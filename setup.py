@@ -57,6 +57,7 @@ setup(
         # Beside what Colab has, whose JAX colab/install.py keeps.
         "colab": ["ipython>=7.34,<10", "qwix>=0.1.8,<0.2"],
         "data": ["datasets>=4.0,<6", "pyarrow>=18,<27"],
+        "lm-eval": ["lm-eval>=0.4.9,<0.5"],
         "gym": ["reasoning-gym>=0.1.20,<0.2"],
         # experiments/papers/portfolio; cvxpy states in the tests what Clarabel solves.
         "portfolio": ["clarabel>=0.9,<0.12", "cvxpy-base>=1.6,<2", "vaderSentiment>=3.3,<4"],

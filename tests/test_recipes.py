@@ -116,6 +116,25 @@ def test_the_header_quotes_its_plans(path):
     assert report.summary(data) not in header
 
 
+def test_the_page_of_machines_is_rendered_from_plans(tmp_path):
+  page, copy = ROOT / "experiments/launch/from_laptop_to_pod.md", tmp_path / "page.md"
+  copy.write_text(page.read_text().replace("v6e:1", "v7x:1"))
+  load(ROOT / "experiments/plans" / "render.py").render_ladder(copy)
+  assert copy.read_text() == page.read_text()
+
+
+def test_headers_are_rendered_from_plans(tmp_path):
+  render = load(ROOT / "experiments/plans" / "render.py")
+  for path in RECIPES:
+    text = path.read_text()
+    stale = text.replace(" GB each; ", " GB each; 7 + ")
+    assert stale != text
+    (tmp_path / path.name).write_text(stale)
+  render.quote(tmp_path)
+  assert {path.name: (tmp_path / path.name).read_text() for path in RECIPES} == {
+      path.name: path.read_text() for path in RECIPES}
+
+
 def test_the_page_of_plans_is_rendered_from_them(tmp_path):
   folder = ROOT / "experiments/plans"
   page, render = tmp_path / "README.md", load(folder / "render.py")

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Makes a worker of a Cloud TPU slice ready; run again, it takes up the repository's newest commit.
-#   REPOSITORY  address of this repository, for git clone
+#   REPOSITORY  address of this repository, for git clone, or a file that `tpu.py push` or git bundle made
 #   EXTRAS      of the package; default: tpu,data,math, which the recipes in configs/ need
 #   PYTHON      version of the interpreter, which the image may lack; default: 3.12
+#   INPUTS      folder of a bucket with weights and data, copied to ~/inputs; none: the hub
 #   SECRET      of Secret Manager, with a token of Hugging Face; none: only open models
 #   BUCKET      to be mounted at /mnt/BUCKET by gcsfuse; none: a run writes to gs:// by itself
 set -euo pipefail
@@ -12,7 +13,11 @@ if [ -z "${REPOSITORY:-}" ]; then
   exit 1
 fi
 cd ~
-if [ -d jaxrl_llm/.git ]; then
+if [ -f "$REPOSITORY" ]; then
+  [ -d jaxrl_llm/.git ] || git init --quiet jaxrl_llm
+  git -C jaxrl_llm fetch --quiet "$(realpath "$REPOSITORY")" HEAD
+  git -C jaxrl_llm checkout --quiet --force --detach FETCH_HEAD
+elif [ -d jaxrl_llm/.git ]; then
   git -C jaxrl_llm pull --ff-only
 else
   git clone "$REPOSITORY" jaxrl_llm
@@ -21,6 +26,10 @@ cd jaxrl_llm
 python3 -m pip install --user --quiet "uv>=0.5"
 python3 -m uv venv --allow-existing --python "${PYTHON:-3.12}" .venv
 python3 -m uv pip install --python .venv/bin/python -e ".[${EXTRAS:-tpu,data,math}]"
+if [ -n "${INPUTS:-}" ]; then
+  mkdir -p ~/inputs
+  gcloud storage rsync --recursive "$INPUTS" ~/inputs
+fi
 if [ -n "${SECRET:-}" ]; then
   mkdir -p ~/.cache/huggingface
   (umask 077 && gcloud secrets versions access latest --secret="$SECRET" > ~/.cache/huggingface/token)

@@ -3,7 +3,8 @@
   tpu="python experiments/launch/tpu.py --name=a --zone=us-east5-a"
   $tpu create --type=v5litepod-64 --runtime=v2-alpha-tpuv5-lite --spot
   $tpu state
-  $tpu each -- "export REPOSITORY=<address>; $(cat experiments/launch/setup.sh)"
+  $tpu push
+  $tpu each -- "export REPOSITORY=tree.bundle; $(cat experiments/launch/setup.sh)"
   $tpu start -- --config=configs/qwen3_4b_ctpo_v5e64.py --workdir=gs://my-bucket/a
   $tpu watch
   $tpu stop
@@ -16,16 +17,21 @@ and image belong together, what the workers need, and how to resume.
 import argparse
 import re
 import shlex
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import submit
+import tree
 
 INSTALL = "install the Google Cloud CLI and log in"
 LONGEST = 63
 ACTIONS = {
     "create": "ask for the slice; it comes when there is one",
     "state": "print where the request stands; ACTIVE: the slice is there",
+    "push": "copy this repository, with edits that are not committed, to every worker",
     "each": "run the command after -- on every worker",
     "start": "start or resume a run on every worker, with the flags after --",
     "watch": "show the output of process 0 until the run ends",
@@ -33,6 +39,7 @@ ACTIONS = {
     "delete": "give the slice back, and with it the workers' disks",
 }
 WORD = re.compile(r"[\w.-]+")
+TREE = "tree.bundle"  # in the home folder of each worker
 PID, LOG = "~/.jaxrl_llm/run.pid", "~/.jaxrl_llm/run.log"  # of each worker; one run at a time
 ALIVE = f'kill -0 "$(cat {PID} 2>/dev/null)" 2>/dev/null'
 
@@ -85,6 +92,21 @@ def begin(flags: argparse.Namespace, run: Sequence[str]) -> str:
           f"{{ nohup {command} >> {LOG} 2>&1 < /dev/null & echo $! > {PID}; }}")
 
 
+def bundle_path(name: str) -> Path:
+  return Path(tempfile.gettempdir()) / f"{name}.bundle"
+
+
+def pack(path: Path) -> None:
+  """Writes the repository to a file, and says what it holds."""
+  try:
+    content = tree.bundle(submit.ROOT, path)
+  except (OSError, subprocess.CalledProcessError) as error:
+    text = " ".join(str(getattr(error, "stderr", error)).split())
+    submit.refuse(f"push: git cannot pack {submit.ROOT}: {text}. Fix: a clone of the repository, "
+                  "and git.")
+  print(f"{content}, {path.stat().st_size / 1e6:.0f} MB")
+
+
 def command(flags: argparse.Namespace, behind: Sequence[str]) -> list[str]:
   """Returns the command of gcloud."""
   where = [f"--zone={flags.zone}", *([f"--project={flags.project}"] if flags.project else [])]
@@ -99,6 +121,9 @@ def command(flags: argparse.Namespace, behind: Sequence[str]) -> list[str]:
     return queue("describe", "--format=value(state.state)")
   if flags.action == "delete":  # --force: the slice, too, not the request alone
     return queue("delete", "--force", "--quiet")
+  if flags.action == "push":
+    return ["gcloud", "compute", "tpus", "tpu-vm", "scp", str(bundle_path(flags.name)),
+            f"{flags.name}:{TREE}", *where, "--worker=all"]
   if flags.action == "watch":
     return worker("0", f'tail -n 40 --pid="$(cat {PID})" -F {LOG}')
   if flags.action == "stop":  # one is enough, and another one might come as a second SIGTERM
@@ -110,6 +135,8 @@ def main() -> None:
   own, behind = submit.split(sys.argv[1:])
   flags = parser().parse_args(own)
   check(flags, behind)
+  if flags.action == "push" and not submit.is_dry(sys.argv):
+    pack(bundle_path(flags.name))
   submit.hand_in(command(flags, behind), INSTALL, submit.is_dry(sys.argv))
 
 

@@ -1,13 +1,16 @@
-"""Writes the tables of README.md from the recorded plans beside this file.
+"""Writes the tables of README.md, and what recipes' headers quote, from the recorded plans.
 
   python experiments/plans/render.py
 """
 
 import json
+import re
 from pathlib import Path
 
 from experiments.planning import report
 from experiments.tables_lib import page_parts
+from jaxrl_llm.reporting.tables import markdown_table
+from jaxrl_llm.store.files import write_atomically
 
 HERE = Path(__file__).parent
 HEADER = ("plan", "target", "program", "GB each, total", "collectives, GB", "memory traffic, TB",
@@ -61,6 +64,38 @@ def shares() -> list[tuple]:
   return lines
 
 
+# Machines, with the recipe for each; None: not planned.
+LADDER = (
+    ("2 cores of a CPU", None, "smollm2_135m"),
+    ("one TPU chip, or a GPU", "qwen25_0_5b_gsm8k", "qwen25_0_5b_gsm8k"),
+    ("8 GPUs of a host", "qwen3_4b_ctpo_deepscaler_on_h100", "qwen3_4b_ctpo_deepscaler"),
+    ("8 chips v5p, 2 hosts", "qwen3_4b_ctpo_deepscaler", "qwen3_4b_ctpo_deepscaler"),
+    ("64 chips v5e, 16 hosts", "qwen3_4b_ctpo_v5e64", "qwen3_4b_ctpo_v5e64"),
+    ("the same, mean length .4", "short_packed_v5e64", "qwen3_4b_ctpo_v5e64"),
+)
+MACHINES = ("machine", "planned for", "recipe in configs/", "GB of a device", "iteration, s",
+            "decode, %", "100 iterations, hours")
+MEASURED = ("measured", "8.4", "14", "-", "0.4")  # smollm2/README.md: 80 iterations in 19:12
+
+
+def ladder() -> list[tuple]:
+  """Returns a row for each machine of from_laptop_to_pod.md."""
+  lines = []
+  for machine, name, recipe in LADDER:
+    if name is None:
+      lines.append((machine, MEASURED[0], recipe, *MEASURED[1:]))
+      continue
+    plan = json.loads((HERE / f"{name}.json").read_text())
+    seconds = {program["name"]: program["runs_per_iteration"] * report.longest(program["seconds"])
+               for program in plan["programs"]}
+    total = sum(seconds.values())
+    most = max(program["bytes"]["total"] for program in plan["programs"])
+    lines.append((machine, plan["target"], recipe, f"{number(most / 1e9)} of "
+                  f"{plan['chip']['memory'] / 1e9:.0f}", number(total),
+                  number(100 * seconds["decode"] / total), number(100 * total / 3600)))
+  return lines
+
+
 def number(x: float) -> str:
   return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
@@ -72,5 +107,24 @@ def render(folder: Path = HERE) -> None:
   page_parts.replace_part(folder / "README.md", "render.py", text)
 
 
+def render_ladder(page: Path = HERE.parent / "launch/from_laptop_to_pod.md") -> None:
+  """Writes the table of machines."""
+  page_parts.replace_part(page, "render.py, ladder", markdown_table(MACHINES, ladder()))
+
+
+def quote(folder: Path = HERE.parents[1] / "configs") -> None:
+  """Writes into the header of each recipe in a folder what its plans say, each for its target."""
+  for path in sorted(HERE.glob("*.json")):
+    plan = json.loads(path.read_text())
+    head = f"Planned for {re.escape(plan['target'])}, "
+    begin = re.compile(head + r".*:\n(?:  \S+ +\S+ GB each.*\n)+")
+    recipe = folder / f"{path.stem.partition('_on_')[0]}.py"
+    if recipe.exists():
+      text = recipe.read_text()
+      write_atomically(recipe, begin.sub(lambda _, plan=plan: report.summary(plan) + "\n", text))
+
+
 if __name__ == "__main__":
   render()
+  render_ladder()
+  quote()

@@ -2,10 +2,12 @@
 
 import copy
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
+import tempfile
 
 import gcloud_calls
 import kubectl_stub
@@ -14,6 +16,7 @@ import pytest
 import slurm_stub
 import yaml
 
+from experiments.launch import tree
 from experiments.tables_lib import sweeps
 
 RUN = ("--", "--config=configs/quickstart.py", "--workdir=/shared/runs/a",
@@ -87,6 +90,48 @@ def test_a_worker_is_made_ready_by_setup_sh(tmp_path):
   refused = subprocess.run(["bash", str(script)], env={**environment, "REPOSITORY": ""}, text=True,
                            capture_output=True, check=False)
   assert refused.returncode == 1 and "REPOSITORY is not set" in refused.stderr
+
+
+def test_a_tree_is_pushed_with_its_edits(tmp_path):
+  """By git itself; a worker takes up what was pushed, and later what is pushed again."""
+  root, home, path = tmp_path / "root", tmp_path / "home", tmp_path / "home" / "tree.bundle"
+  for folder in (root, home, tmp_path / "bin"):
+    folder.mkdir()
+  git = lambda *more: subprocess.run(["git", "-C", str(root), *more], check=True, text=True,
+                                     capture_output=True, env=os.environ | tree.IDENTITY).stdout
+  git("init", "--quiet")
+  (root / ".gitignore").write_text("runs\n")
+  (root / "a.py").write_text("1")
+  git("add", "--all")
+  git("commit", "--quiet", "-m", "first")
+  stub = tmp_path / "bin" / "python3"
+  stub.write_text("#!/bin/bash\nmkdir -p .venv/bin; printf '#!/bin/bash\\necho ready' > "
+                  ".venv/bin/python; chmod +x .venv/bin/python\n")
+  stub.chmod(0o755)
+
+  def received() -> dict[str, str]:
+    subprocess.run(["bash", str(launching.ROOT / "experiments/launch/setup.sh")], check=True,
+                   env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(home),
+                        "REPOSITORY": "tree.bundle"})
+    return {file.name: file.read_text() for file in (home / "jaxrl_llm").iterdir()
+            if file.is_file()}
+
+  assert "with edits" not in tree.bundle(root, path)
+  assert received() == {".gitignore": "runs\n", "a.py": "1"}
+  (root / "a.py").write_text("2")
+  (root / "b.py").write_text("new")
+  (root / "runs").write_text("is ignored")
+  status, branches = git("status", "--short"), git("branch", "--all")
+  subprocess.run(["git", "-C", str(root), "bundle", "create", "--quiet", str(path), "HEAD"],
+                 check=True)
+  assert received()["a.py"] == "1", "a bundle of commits leaves edits where they are"
+  assert "with edits" in tree.bundle(root, path)
+  assert received() == {".gitignore": "runs\n", "a.py": "2", "b.py": "new"}
+  (root / "b.py").unlink()
+  tree.bundle(root, path)
+  assert "b.py" not in received()
+  assert git("status", "--short") == status.replace("?? b.py\n", "")
+  assert git("branch", "--all") == branches
 
 
 def slurm_faults(script: str) -> list[str]:
@@ -259,6 +304,7 @@ TPU_CALLS = {
         "--runtime-version=r --spot"),
     ("--project=p", "state"): (
         "queued-resources describe a --zone=z --project=p --format=value(state.state)"),
+    ("push",): f"tpu-vm scp {tempfile.gettempdir()}/a.bundle a:tree.bundle --zone=z --worker=all",
     ("each", "--", "true"): "tpu-vm ssh a --zone=z --worker=all --command=true",
     ("stop",): (
         "tpu-vm ssh a --zone=z --worker=0 '--command=if kill -0 \"$(cat ~/.jaxrl_llm/run.pid "

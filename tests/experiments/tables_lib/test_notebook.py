@@ -38,6 +38,13 @@ def coefficients(row_function) -> list[float]:
   return found
 
 
+@pytest.mark.parametrize("devices, measured", [("cpu", True), ("cpu, cpu", True),
+                                               ("TPU v5 lite", False), ("Tesla T4", False)])
+def test_the_first_cell_says_what_a_run_takes(devices, measured):
+  text = notebook.expected(devices, 2)
+  assert ("here there are 2" in text) == measured == ("not measured" not in text)
+
+
 def test_an_edited_estimator_is_what_the_exact_table_shows():
   assert coefficients(exact_gradient.row_function) == [1.0, 3.0]
   stale = functools.cache(exact_gradient.row_function)  # a cache by name

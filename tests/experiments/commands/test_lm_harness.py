@@ -1,0 +1,142 @@
+"""lm-eval asks our model what it asks transformers' program of the same checkpoint, and hears the
+same.
+"""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_llm.config import ModelConfig
+from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.models import Model, hf
+from jaxrl_llm.tasks.tokenizer import byte_tokenizer
+
+pytest.importorskip("lm_eval", reason="needs the extra [lm-eval]")
+lm_harness = pytest.importorskip("experiments.commands.lm_harness")
+
+SHAPES = ModelConfig(vocab_size=258, width=32, num_layers=2, num_heads=2, num_kv_heads=1,
+                     head_dim=16, mlp_width=48)
+POSITIONS = 96
+PAIRS = [("The sum is", " 12"), ("", "twelve"), ("A", "b"), ("ends in spaces  ", "x"),
+         ("äö " * 9, "ü"), ("long " * 30, "continuation"), ("", "one"), ("q", "r" * 20)]
+TEXTS = ["a rolling text of more tokens than a row may have, so that windows are needed: " * 3, "b"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("checkpoint")
+  model = Model(SHAPES)
+  params = jax.tree.map(lambda x: 2 * x, model.init(jax.random.key(0)))
+  hf.save_pretrained(folder, model, params, tokenizer=byte_tokenizer())
+  config = json.loads((folder / "config.json").read_text())
+  (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": POSITIONS}))
+  return str(folder)
+
+
+@pytest.fixture(scope="module")
+def ours(checkpoint):
+  return lm_harness.PolicyLM(pretrained=checkpoint, batch_size=3)
+
+
+@pytest.fixture(scope="module")
+def theirs(checkpoint):
+  from lm_eval.models.huggingface import HFLM
+  return HFLM(pretrained=checkpoint, device="cpu", dtype="float32", batch_size=1)
+
+
+def asked(kind: str, *arguments: tuple):
+  from lm_eval.api.instance import Instance
+  return [Instance(kind, {}, values, i) for i, values in enumerate(arguments)]
+
+
+def scores(model) -> np.ndarray:
+  return np.array(model.loglikelihood(asked("loglikelihood", *PAIRS)))
+
+
+def texts(model, **settings) -> list[str]:
+  requests = [(context or "z", {"max_gen_toks": 24, "do_sample": False} | settings)
+              for context, _ in PAIRS]
+  return model.generate_until(asked("generate_until", *requests))
+
+
+def test_scores_are_those_of_transformers(ours, theirs):
+  np.testing.assert_allclose(scores(ours), scores(theirs), atol=2e-4)
+  rolling = asked("loglikelihood_rolling", *((text,) for text in TEXTS))
+  np.testing.assert_allclose(ours.loglikelihood_rolling(rolling),
+                             theirs.loglikelihood_rolling(rolling), rtol=1e-5)
+
+
+def test_what_greedy_decoding_gives_is_greedy(ours):
+  [text] = ours.generate_until(asked("generate_until", ("The", {"max_gen_toks": 3, "until": []})))
+  [(_, greedy), (_, other)] = ours.loglikelihood(
+      asked("loglikelihood", ("The", text), ("The", "Q" if text[0] != "Q" else "R")))
+  assert greedy and not other
+
+
+def test_an_adapter_that_is_one_token_off_is_rejected(ours, theirs):
+  """A wrong one: the context's last token counts as the first of the continuation."""
+  class Shifted(lm_harness.PolicyLM):
+    def _scores(self, contexts, continuations):
+      return super()._scores([c[:-1] or c for c in contexts],
+                             [c[-1:] + rest if len(c) > 1 else rest
+                              for c, rest in zip(contexts, continuations, strict=True)])
+
+  wrong = object.__new__(Shifted)
+  wrong.__dict__ |= vars(ours)
+  assert np.abs(scores(wrong) - scores(theirs))[:, 0].max() > 0.1
+
+
+def test_texts_are_those_of_transformers(ours, theirs):
+  free = texts(theirs)
+  assert texts(ours) == free and len(set(free)) > 3
+  until = [free[0][5:7], free[3][8]]
+  assert texts(ours, until=until) == texts(theirs, until=until) != free
+
+
+def test_an_adapter_that_runs_on_is_rejected(ours, theirs, monkeypatch):
+  """A wrong one: it leaves what follows a stop string."""
+  until = [texts(theirs)[0][5:7]]
+  monkeypatch.setattr(lm_harness, "postprocess_generated_text", lambda text, until, think: text)
+  assert texts(ours, until=until) != texts(theirs, until=until)
+
+
+def test_samples_differ_by_row_and_repeat(ours):
+  settings = {"do_sample": True, "temperature": 1.0, "max_gen_toks": 8}
+  requests = asked("generate_until", *[("same", settings)] * 4)
+  sampled = ours.generate_until(requests)
+  assert len(set(sampled)) > 1 and sampled == ours.generate_until(requests)
+
+
+@pytest.mark.parametrize("settings", [{"num_beams": 4}, {"max_gen_toks": POSITIONS}],
+                         ids=lambda settings: next(iter(settings)))
+def test_what_is_not_read_is_refused(ours, settings):
+  with pytest.raises(ConfigError, match=next(iter(settings))):
+    texts(ours, **settings)
+
+
+@pytest.mark.parametrize("arguments", [
+    {}, {"pretrained": "a", "workdir": "b"}, {"pretrained": "a", "batch_size": "auto"}],
+                         ids=["none", "both", "auto"])
+def test_one_source_of_parameters(arguments):
+  with pytest.raises(ConfigError, match="Fix"):
+    lm_harness.PolicyLM(**arguments)
+
+
+def test_lm_eval_counts_the_same(ours, theirs, tmp_path):
+  from lm_eval import simple_evaluate
+  from lm_eval.tasks import TaskManager
+  rows = [{"question": context or "z", "choices": [right, "no", "7"], "answer": 0}
+          for context, right in PAIRS]
+  (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  task = {"task": "local_choices", "dataset_path": "json", "test_split": "test",
+          "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
+          "output_type": "multiple_choice", "doc_to_text": "{{question}}",
+          "doc_to_choice": "{{choices}}", "doc_to_target": "answer",
+          "metric_list": [{"metric": "acc"}]}
+  manager = TaskManager(include_defaults=False)  # of lm-eval's own tasks none is asked
+  found = [simple_evaluate(model, tasks=[task], bootstrap_iters=0,
+                           task_manager=manager)["results"]["local_choices"]
+           for model in (ours, theirs)]
+  assert found[0]["acc,none"] == found[1]["acc,none"]

@@ -95,10 +95,10 @@ def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
     samples_ahead = ahead is not None and iteration < loop.schedule.iterations
     policies = _policies(learner, run, next_run if samples_ahead else None, reference)
     sampled = sample(loop.source, policies, run, ahead)  # starts generation
-    kept = run.kept
-    if kept is not None:
+    groups = run.groups
+    if groups is not None:
       from jaxrl_llm.runs import replay
-      sampled, kept = replay.mixed(loop.source, sampled, kept, iteration, learner.updates)
+      sampled, groups = replay.mixed(loop.source, sampled, groups, iteration, learner.updates)
     scores = score(learner, policies, sampled)  # starts anchor, reference and value passes
     batch = verify_batch(loop.source, sampled)  # waits for completions, grades them
     scored = ScoredBatch(batch, scores, *trained_rewards(loop.shaping, batch, iteration))
@@ -107,7 +107,7 @@ def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
     batches, batch_metrics = weigh(learner, inputs, policies.sampling)  # advantages, weights
     state, transform_state, steps, phase_record = update(learner, run, inputs, batches)
     run = RunState(state, batch.cursor, transform_state, next_run.stale, batch.unfinished,
-                   kept)
+                   groups)
     updated(state.step)
   metrics = DeviceMetrics(steps, batch_metrics, phase_record.metrics)
   values |= {"step": values["step"] + metrics.updates} | phase_record.values

@@ -14,9 +14,11 @@ import numpy as np
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import UpdateConfig
+from jaxrl_llm.runs.carried import rollout_shapes
 from jaxrl_llm.runs.rollout_batch import Dispatched, RolloutBatch, verify_batch
 from jaxrl_llm.runs.verdicts import Verdicts, completions
 from jaxrl_llm.types import Problem, Reward, Rollout
+from jaxrl_llm.wiring.learner import Learner
 from jaxrl_llm.wiring.loop import RolloutSource
 
 UNSAID = -1  # `Groups.correct` where the reward does not say
@@ -51,10 +53,10 @@ class Groups(NamedTuple):
     return jax.tree.map(lambda x: x[rows], self)
 
 
-def empty(shapes: Rollout) -> Groups:
-  """Returns as many empty places as the rollout of these shapes has rows."""
-  rollout = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-  rows = rollout.length.shape[0]
+def no_groups(learner: Learner) -> Groups:
+  """Returns the empty places of a run's start, for the groups of `updates.replay` iterations."""
+  rows = learner.updates.replay * learner.rollout.rows
+  rollout = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), rollout_shapes(learner, rows))
   zeros, never = np.zeros(rows, np.float32), np.zeros(rows, bool)
   return Groups(rollout, zeros, zeros.copy(), np.zeros(rows, np.int8), never, never.copy(),
                 never.copy(), np.zeros(rows, np.int32), np.zeros(rows, np.int32))
@@ -63,10 +65,10 @@ def empty(shapes: Rollout) -> Groups:
 def of_batch(batch: RolloutBatch, iteration: int) -> Groups:
   """Returns the rows of a batch that this iteration sampled."""
   verdicts, rows = batch.verdicts, len(batch.verdicts.rewards)
-  said = [UNSAID if reward.correct is None else int(reward.correct) for reward in verdicts.given]
+  codes = [UNSAID if reward.correct is None else int(reward.correct) for reward in verdicts.given]
   return Groups(batch.host, verdicts.rewards,
                 np.array([reward.value for reward in verdicts.given], np.float32),
-                np.array(said, np.int8), verdicts.keep, verdicts.correct,
+                np.array(codes, np.int8), verdicts.keep, verdicts.correct,
                 np.array([reward.unscored_reason is None for reward in verdicts.given]),
                 np.full(rows, iteration, np.int32), np.zeros(rows, np.int32))
 
@@ -140,19 +142,19 @@ def sampled_metrics(batch: RolloutBatch) -> dict[str, float]:
   """Returns reward and tokens of all that the iteration sampled, whether it is trained on or not.
   """
   verdicts, host = batch.verdicts, batch.host
-  kept = verdicts.rewards[verdicts.keep]
-  return {"replay/sampled_reward": float(kept.mean()) if len(kept) else float("nan"),
+  rewards = verdicts.rewards[verdicts.keep]
+  return {"replay/sampled_reward": float(rewards.mean()) if len(rewards) else float("nan"),
           "replay/sampled_tokens": float(np.sum(host.length - host.prompt_length))}
 
 
 def _verdicts(source: RolloutSource, rows: Groups) -> Verdicts:
   """Returns the verdicts of rows as the arrays have them: without components and rungs."""
-  given = [Reward(float(value), None if correct == UNSAID else bool(correct),
-                  None if scored else "unscored when it was sampled")
-           for value, correct, scored in zip(rows.value, rows.correct, rows.scored, strict=True)]
+  rewards = [Reward(float(value), None if correct == UNSAID else bool(correct),
+                    None if scored else "unscored when it was sampled")
+             for value, correct, scored in zip(rows.value, rows.correct, rows.scored, strict=True)]
   texts = completions(source.task.tokenizer, source.sampler.environment, source.rollout,
                       rows.rollout)
-  return Verdicts(rows.rewards, rows.is_correct, rows.keep, texts, given)
+  return Verdicts(rows.rewards, rows.is_correct, rows.keep, texts, rewards)
 
 
 def _problems(source: RolloutSource, first_rows: np.ndarray) -> list[Problem]:

@@ -95,7 +95,7 @@ def test_a_restored_run_goes_on_with_the_kept_groups(history):
                abstract_saved(made.learner))
   assert_same(go_on(made, again, start, range(4, ITERATIONS + 1), None), left[3:])
   empty = dataclasses.replace(restored_state(left[2][0], start),
-                              kept=first_state(made.learner, start).kept)
+                              groups=first_state(made.learner, start).groups)
   with pytest.raises(AssertionError):
     assert_same(go_on(made, empty, start, range(4, ITERATIONS + 1), None), left[3:])
 

@@ -95,7 +95,7 @@ def learner_of(**updates):
   config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1,
                       head_dim=8, mlp_width=8)
   config.task.update(num_terms=2, heldout_problems=8)
-  config.rollout.update(prompts=2, group_size=4, max_prompt_tokens=4, max_new_tokens=5, window=5)
+  config.rollout.update(prompts=2, group_size=4, max_prompt_tokens=4, max_new_tokens=7, window=7)
   config.advantage.name = "opob"
   # Adam makes a full step of a gradient that is rounding.
   config.optimizer.name, config.optimizer.learning_rate = "sgd", 1.0
@@ -129,7 +129,7 @@ def updated(order=None, **updates):
 def test_micro_batches_packing_and_order_change_nothing():
   """Neither the baselines nor the weights after an update."""
   expected, weights = updated()
-  packed = {"token_budget": 18}
+  packed = {"token_budget": 22}
   cases = ({"micro_batches": 2}, {"micro_batches": 8}, packed, packed | {"shared_prompts": True},
            {"order": np.array([5, 0, 7, 2, 1, 4, 6, 3])})
   for case in cases:

@@ -9,13 +9,15 @@ import recount
 
 # Kinds whose commands end at their first check, which others test without a process, too.
 NIGHTLY = ("keys", "config files", "data", "pretrained", "commands")
+EACH = 3  # of the other kinds, one case of so many is in the slow suite
 
 
 def marked():
   """Yields each case with the mark of its suite."""
   for kind, table in recount.KINDS.items():
-    for name, case in table.items():
-      mark = pytest.mark.nightly if kind in NIGHTLY else pytest.mark.slow
+    for index, (name, case) in enumerate(table.items()):
+      slow = kind.startswith("reported") or (kind not in NIGHTLY and index % EACH == 0)
+      mark = pytest.mark.slow if slow else pytest.mark.nightly
       yield pytest.param(case, id=f"{kind}: {name}", marks=mark)
 
 

@@ -1,17 +1,12 @@
 """experiments/papers/judges: tournaments without conflicts against all n! orders; tables."""
 
 import asyncio
-import http.server
 import itertools
 import json
-import re
-import shlex
 import shutil
-import threading
 from pathlib import Path
 
 import experiment_files
-import forked
 import numpy as np
 import pytest
 
@@ -206,49 +201,6 @@ def test_the_judge_is_asked_once_per_pair_of_distinct_texts(reward, monkeypatch)
   monkeypatch.setattr(reward.reward_calls, "asked", garbage)
   with pytest.raises(ValueError, match="'winner': 'both'"):
     asyncio.run(reward.tournament(PROBLEM, TEXTS, cfg))
-
-
-class Judge(http.server.BaseHTTPRequestHandler):
-  """Lets the shorter text win."""
-
-  def do_POST(self):
-    asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-    first, second = (len(asked[key]) for key in ("first", "second"))
-    winner = "tie" if first == second else "first" if first < second else "second"
-    body = json.dumps({"winner": winner}).encode()
-    self.send_response(200)
-    self.send_header("Content-Length", str(len(body)))
-    self.end_headers()
-    self.wfile.write(body)
-
-  def log_message(self, *_):
-    """Says nothing."""
-
-
-@pytest.mark.nightly
-def test_a_real_run_asks_a_judge(tmp_path, reward):
-  """The command at the head of the plugin, with a judge that likes short texts."""
-  shown = re.search(r"  python (.*?)\n\n", reward.__doc__, re.DOTALL)[1].replace("\\\n", " ")
-  server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
-  threading.Thread(target=server.serve_forever, daemon=True).start()
-  more = [f"--workdir={tmp_path / 'run'}", "--config.reward.ties=none", "--config.iterations=1",
-          f"--config.reward.url=http://127.0.0.1:{server.server_port}"]
-  try:
-    done = forked.run([*shlex.split(shown), *more], FOLDER.parents[2])
-  finally:
-    server.shutdown()
-  assert done.returncode == 0, done.stderr[-2000:]
-  rows = [json.loads(row) for row in
-          (tmp_path / "run/rollouts/iteration_00001.jsonl").read_text().splitlines()]
-  for start in range(0, len(rows), 4):
-    group = rows[start:start + 4]
-    lengths = np.array([len(row["completion"]) for row in group])
-    net = np.sign(lengths - lengths[:, None]).sum(1)  # the others that are longer, less shorter
-    found = [row["components"]["tournament"] for row in group]
-    np.testing.assert_allclose(found, net / max(1, np.abs(net).max()), atol=1e-5)  # as logged
-    assert not any(row["components"]["conflict"] or row["unscored_reason"] for row in group)
-  last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
-  assert last["reward/component/conflict"] == 0.0
 
 
 def test_the_page_shows_the_recorded_results(tmp_path):

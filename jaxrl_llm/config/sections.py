@@ -69,8 +69,7 @@ class UpdateConfig:
                        when=when(".in_flight", False))
   replay_rule: str = option("uniform", "how they are drawn: uniform; recency, replay_decay^age; "
                             "advantage, in proportion to the group's mean |R - mean R|",
-                            choices=("uniform", "recency", "advantage"),
-                            when=when(".replay"))
+                            choices=("uniform", "recency", "advantage"), when=when(".replay"))
   replay_decay: float = option(0.5, "weight of a group against one that is an iteration younger",
                                low=1e-3, high=1.0, when=when(".replay_rule", "recency"))
   in_flight: bool = option(

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 
 from jaxrl_llm import parallel
-from jaxrl_llm.rollouts.in_flight import InFlight, Unfinished
+from jaxrl_llm.rollouts.in_flight import InFlight, Unfinished, not_begun
 from jaxrl_llm.runs.rollout_batch import Dispatched, by_row, iteration_key, prompt_batch
 from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout
+from jaxrl_llm.wiring.learner import Learner
 from jaxrl_llm.wiring.loop import RolloutSource
 
 
@@ -60,6 +61,15 @@ def _prompts(source: RolloutSource, cursor: int,
   row_id = np.concatenate([begun.row_id, row_ids(cursor, rollout.rows)])
   prompts = prompt_batch(source.task, problems, rollout.max_prompt_tokens, group_size=size)
   return problems, prompts.replace(row_id=row_id, group_id=row_id // size)
+
+
+def first_rows(learner: Learner) -> Unfinished:
+  """Returns the completions of the task's first batch, none of which is started.
+
+  What follows a completion's tokens is never read, so any id may be there.
+  """
+  rollout = learner.rollout
+  return not_begun(row_ids(1, rollout.rows), rollout.max_new_tokens)
 
 
 def row_ids(cursor: int, rows: int) -> np.ndarray:

@@ -117,6 +117,8 @@ def attend(queries, new_keys, new_values, layer_cache: tuple, rows: LiveRows, co
   Returns:
     (outputs [B, 1, H, d], (keys, values) with the new token at column length - 1).
   """
+  from jaxrl_llm.models import live_kernel  # Pallas takes long to import
+
   keys, values, *prefix = layer_cache
   size, kv_heads = queries.shape[-1], new_keys.shape[2]
   by_kv_head = (queries * size**-0.5).reshape(len(queries), kv_heads, -1, size)
@@ -129,37 +131,18 @@ def attend(queries, new_keys, new_values, layer_cache: tuple, rows: LiveRows, co
   run = functools.partial(_run, block, _chip(constrain, keys.shape[1]))
   heads, flat = ("rows", "kv_heads", None, None), ("rows",)
   out, log_sum, keys, values = _by_shard(
-      constrain, run, (wide(by_kv_head, side), *new, keys, values, *rows),
+      constrain, run, (live_kernel.wide(by_kv_head, side), *new, keys, values, *rows),
       (heads,) * 5 + (flat,) * 5)
-  out, log_sum = narrow(out, side), log_sum.reshape(*by_kv_head.shape[:3], 1)
+  out, log_sum = live_kernel.narrow(out, side), log_sum.reshape(*by_kv_head.shape[:3], 1)
   if prefix:
     part = log_sum[..., None, :], jnp.ones_like(log_sum)[..., None, :], out[..., None, :]
     return with_prefix(part, queries, prefix[0], first), (keys, values)
   return out.astype(queries.dtype).reshape(queries.shape), (keys, values)
 
 
-def wide(queries: Float[Array, "B K G d"], side: int) -> Float[Array, "B k g D"]:
-  """Returns queries of `side` heads side by side, [B, K / n, n G, n d]: zeros at other heads."""
-  if side == 1:
-    return queries
-  rows, heads, group, size = queries.shape
-  split_heads = queries.reshape(rows, heads // side, side, group, 1, size)
-  mine = jnp.eye(side, dtype=queries.dtype)[:, None, :, None]
-  return (split_heads * mine).reshape(rows, heads // side, side * group, side * size)
-
-
-def narrow(outputs: Float[Array, "B k g D"], side: int) -> Float[Array, "B K G d"]:
-  """Returns of each head of `wide` its own columns."""
-  if side == 1:
-    return outputs
-  rows, heads, group, size = outputs.shape
-  split_heads = outputs.reshape(rows, heads, side, group // side, side, size // side)
-  split_heads = jnp.stack([split_heads[:, :, i, :, i] for i in range(side)], 2)
-  return split_heads.reshape(rows, heads * side, group // side, size // side)
-
-
 def _run(block: int, chip: Chip, queries, *arrays):
-  from jaxrl_llm.models import live_kernel  # Pallas takes long to import
+  from jaxrl_llm.models import live_kernel
+
   return live_kernel.attend_and_write(queries, arrays[:2], arrays[2:4], LiveRows(*arrays[4:]),
                                       block, chip)
 

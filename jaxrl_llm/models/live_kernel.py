@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
 
 from jaxrl_llm.models.kv_cache import Int8
 from jaxrl_llm.models.live_attention import LANES, NAME, TILE_BYTES, Chip, LiveRows
@@ -87,6 +88,26 @@ def attend_and_write(queries, new: tuple, cached: tuple, rows: LiveRows, block: 
   some = (rows.length > 0)[:, None, None, None]
   (keys, values), _ = jax.tree.unflatten(structure, cached + new)
   return jnp.where(some, out, 0.0), jnp.where(some, log_sum, LOWEST), keys, values
+
+
+def wide(queries: Float[Array, "B K G d"], side: int) -> Float[Array, "B k g D"]:
+  """Returns queries of `side` heads side by side, [B, K / n, n G, n d]: zeros at other heads."""
+  if side == 1:
+    return queries
+  rows, heads, group, size = queries.shape
+  split_heads = queries.reshape(rows, heads // side, side, group, 1, size)
+  mine = jnp.eye(side, dtype=queries.dtype)[:, None, :, None]
+  return (split_heads * mine).reshape(rows, heads // side, side * group, side * size)
+
+
+def narrow(outputs: Float[Array, "B k g D"], side: int) -> Float[Array, "B K G d"]:
+  """Returns of each head of `wide` its own columns."""
+  if side == 1:
+    return outputs
+  rows, heads, group, size = outputs.shape
+  split_heads = outputs.reshape(rows, heads, side, group // side, side, size // side)
+  split_heads = jnp.stack([split_heads[:, :, i, :, i] for i in range(side)], 2)
+  return split_heads.reshape(rows, heads * side, group // side, size // side)
 
 
 class Columns(NamedTuple):

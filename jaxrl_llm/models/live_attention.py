@@ -74,11 +74,6 @@ def join(x: Float[Array, "B K T d"], side: int) -> Float[Array, "B k T D"]:
   return split_heads.swapaxes(2, 3).reshape(rows, heads // side, columns, side * size)
 
 
-def most_blocks(columns: int, block: int, window: int) -> int:
-  """Returns how many blocks of a row a step reads at most; `window` 0: there is none."""
-  return min(columns // block, (window + block - 2) // block + 1 if window else columns)
-
-
 def live_rows(length: Int[Array, " B"], keys, constrain, window: int = 0) -> LiveRows:
   """Lists the live blocks of each device's rows, once for all layers of a step that have a window.
 
@@ -87,13 +82,14 @@ def live_rows(length: Int[Array, " B"], keys, constrain, window: int = 0) -> Liv
     window: tokens that the new one sees, itself among them; 0: all.
   """
   columns, block = keys.shape[2], block_of(keys.shape[2], keys.dtype)
+  most = min(columns // block, (window + block - 2) // block + 1 if window else columns)
 
   def listed(length):
     first = jnp.maximum(length - window, 0) if window else jnp.zeros_like(length)
     begin = lax.div(first, block)
     count = lax.div(length + block - 1, block) - begin
     ends = jnp.cumsum(count)
-    step = jnp.arange(length.shape[0] * most_blocks(columns, block, window), dtype=jnp.int32)
+    step = jnp.arange(length.shape[0] * most, dtype=jnp.int32)
     row = jnp.searchsorted(ends, step, side="right", method="compare_all").astype(jnp.int32)
     row = jnp.minimum(row, length.shape[0] - 1)
     number = step + (begin - ends + count)[row]

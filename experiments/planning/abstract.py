@@ -13,13 +13,14 @@ from jaxrl_llm.config import Config, RolloutConfig
 from jaxrl_llm.models import Model, trainable
 from jaxrl_llm.parallel import divisions
 from jaxrl_llm.rollouts.next_token import rules_on
+from jaxrl_llm.runs.carried import abstract_scores
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
 from jaxrl_llm.training.transforms import with_carried
 from jaxrl_llm.types import Params, PromptBatch, Rollout, Sampling, TrainBatch, TrainState
 from jaxrl_llm.wiring.learner import Learner, make_learner
 from jaxrl_llm.wiring.sampler import sampling_of
-from jaxrl_llm.wiring.scoring import INTERPOLATED, abstract_scores
+from jaxrl_llm.wiring.scoring import INTERPOLATED
 
 # The task is not built, because its data may be absent. Its ids change no shape.
 STOP_IDS, PAD_ID = (1,), 0

@@ -64,6 +64,13 @@ class UpdateConfig:
                                 when=when(".token_budget"), auto=True)
   staleness: int = option(0, "iterations between the sampler's parameters and the current ones; "
                           "each keeps a copy of the trained parameters", low=0, high=10**4)
+  replay: int = option(0, "largest age of a batch's groups, iterations (runs/replay.py); 0: all "
+                       "are new", low=0, high=10**4, when=when(".in_flight", False))
+  replay_rule: str = option("uniform", "how they are drawn: uniform; recency, replay_decay^age; "
+                            "advantage, in proportion to the group's mean |R - mean R|",
+                            choices=("uniform", "recency", "advantage"), when=when(".replay"))
+  replay_decay: float = option(0.5, "weight of a group against one that is an iteration younger",
+                               low=1e-3, high=1.0, when=when(".replay_rule", "recency"))
   in_flight: bool = option(
       False, "trains on the groups that end first; with as many again in the making, the other "
       "completions continue under the new weights (runs/in_flight.py)",
@@ -85,6 +92,9 @@ class UpdateConfig:
           f"{self.optimizer_batches} batches of whole groups. Fix: choose among "
           f"{divisors(r.prompts)}.")
     rows = r.rows // self.optimizer_batches
+    if self.replay and "reward_parts" in cfg.advantage.needs:
+      raise ConfigError(f"updates.replay = {self.replay} with {cfg.advantage.name!r}: the parts of "
+                        "a reward are not kept. Fix: updates.replay=0, or another advantage.")
     if rows % self.micro_batches:
       raise ConfigError(
           f"updates.micro_batches = {self.micro_batches} does not divide the {rows} rows of an "

@@ -76,6 +76,13 @@ in_flight/versions_max | 1   | policies of the completion with most of them
 in_flight/age/from_*   | optimizer steps | staleness of the tokens from number * to twice *
 in_flight/unfinished_tokens | tokens | tokens of the completions that continue in the next iteration
 in_flight/fed_again    | share | row slots of decode steps that fed tokens of earlier policies again
+replay/age             | iterations | age of the batch's completions, mean
+replay/age_max         | iterations | age of the batch's oldest completion
+replay/new             | share | completions of the batch that this iteration sampled
+replay/age/from_*      | share | completions of the batch whose age is from * to twice *, iterations
+replay/uses            | 1     | batches that a completion of the batch was in, with this one, mean
+replay/sampled_reward  | 1     | reward of all completions that the iteration sampled, mean
+replay/sampled_tokens  | tokens | completion tokens that the iteration sampled
 server/failed_groups | 1     | groups with a row of which the server's answer was unusable
 server/redrawn_batches | 1   | batches that were dropped because the server's weights had changed
 tool/calls           | 1     | ended turns that the tool's environment answered, last ones too

@@ -16,11 +16,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import RolloutConfig
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.rollouts.in_flight import InFlight, Unfinished, not_begun
 from jaxrl_llm.runs.rollout_batch import Dispatched, by_row, iteration_key, prompt_batch
 from jaxrl_llm.types import Params, Problem, PromptBatch
+from jaxrl_llm.wiring.learner import Learner
 from jaxrl_llm.wiring.loop import RolloutSource
 
 
@@ -68,19 +68,20 @@ def _prompts(source: RolloutSource, cursor: int,
   return problems, prompts.replace(row_id=row_id, group_id=row_id // size)
 
 
+def first_rows(learner: Learner) -> Unfinished:
+  """Returns this process's completions of the task's first batch, none of which is started.
+
+  What follows a completion's tokens is never read, so any id may be there.
+  """
+  rollout = learner.rollout
+  return not_begun(row_ids(1, rollout.rows), rollout.max_new_tokens)
+
+
 def row_ids(cursor: int, rows: int) -> np.ndarray:
   """Returns this process's row ids of the task's batch at `cursor`, as in
-  `rollout_batch.next_prompts`.
-
-  Args:
-    rows: of all processes.
+  `rollout_batch.next_prompts`; `rows` are of all processes.
   """
   return cursor * rows + np.arange(rows, dtype=np.int32)[processes.share(rows)]
-
-
-def not_started(rollout: RolloutConfig) -> Unfinished:
-  """Returns this process's completions of the task's first batch, none of which is started."""
-  return not_begun(row_ids(1, rollout.rows), rollout.max_new_tokens)
 
 
 def saved(unfinished: Unfinished, mesh: Mesh | None) -> dict:
@@ -89,14 +90,14 @@ def saved(unfinished: Unfinished, mesh: Mesh | None) -> dict:
   return parallel.to_global(unfinished._asdict(), mesh) if spread else unfinished._asdict()
 
 
-def shapes(rollout: RolloutConfig, mesh: Mesh) -> dict:
+def shapes(unfinished: Unfinished, mesh: Mesh) -> dict:
   """Returns shapes, dtypes and shardings of `saved`."""
   def of_all(x: np.ndarray) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((processes.count() * len(x), *x.shape[1:]), x.dtype,
                                 sharding=parallel.rows(mesh))
 
-  local = not_started(rollout)._asdict()
-  return jax.tree.map(of_all, local) if parallel.spans_processes(mesh) else local
+  spread = parallel.spans_processes(mesh)
+  return jax.tree.map(of_all, unfinished._asdict()) if spread else unfinished._asdict()
 
 
 def version_metrics(mask: np.ndarray, policy_step: np.ndarray, step: int) -> dict[str, float]:

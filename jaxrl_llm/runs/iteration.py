@@ -95,6 +95,10 @@ def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
     samples_ahead = ahead is not None and iteration < loop.schedule.iterations
     policies = _policies(learner, run, next_run if samples_ahead else None, reference)
     sampled = sample(loop.source, policies, run, ahead)  # starts generation
+    groups = run.groups
+    if groups is not None:
+      from jaxrl_llm.runs import replay
+      sampled, groups = replay.mixed(loop.source, sampled, groups, iteration, learner.updates)
     scores = score(learner, policies, sampled)  # starts anchor, reference and value passes
     batch = verify_batch(loop.source, sampled)  # waits for completions, grades them
     scored = ScoredBatch(batch, scores, *trained_rewards(loop.shaping, batch, iteration))
@@ -102,7 +106,8 @@ def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
     inputs = phase_inputs(learner, scored, values["reward/mean"])
     batches, batch_metrics = weigh(learner, inputs, policies.sampling)  # advantages, weights
     state, transform_state, steps, phase_record = update(learner, run, inputs, batches)
-    run = RunState(state, batch.cursor, transform_state, next_run.stale, batch.unfinished)
+    run = RunState(state, batch.cursor, transform_state, next_run.stale, batch.unfinished,
+                   groups)
     updated(state.step)
   metrics = DeviceMetrics(steps, batch_metrics, phase_record.metrics)
   values |= {"step": values["step"] + metrics.updates} | phase_record.values
@@ -149,8 +154,7 @@ def sample(source: RolloutSource, policies: Policies, run: RunState,
 
 def score(learner: Learner, policies: Policies, sampled: Dispatched) -> Scores:
   """Dispatches the scoring passes that the update reads; see `score_rollout`."""
-  # In flight, other policies sampled a part of the tokens.
-  on_policy = policies.sampling is policies.current and not learner.updates.in_flight
+  on_policy = policies.sampling is policies.current and not _mixes_policies(learner)
   parameters = {CURRENT: policies.current.params, BASE: policies.base,
                 REFERENCE: policies.reference}
   if learner.scoring.teachers is not None:
@@ -159,6 +163,11 @@ def score(learner: Learner, policies: Policies, sampled: Dispatched) -> Scores:
                          packing=learner.packing(sampled.rollout))
   interpolated = learner.scoring.anchor == INTERPOLATED
   return scores.replace(step=policies.current.step) if interpolated else scores
+
+
+def _mixes_policies(learner: Learner) -> bool:
+  """Returns whether other policies than this iteration's sampled a part of the tokens."""
+  return learner.updates.in_flight or learner.updates.replay > 0
 
 
 def phase_inputs(learner: Learner, scored: ScoredBatch, reward: float) -> PhaseInputs:
@@ -177,7 +186,7 @@ def weigh(learner: Learner, inputs: PhaseInputs, sampling: Policy) -> tuple[list
   scoring = learner.scoring
   if scoring.meter is not None and inputs.scores.metered is None:
     rollout = inputs.rollout
-    if learner.updates.in_flight:  # the tokens of this policy only
+    if _mixes_policies(learner):  # the tokens of this policy only
       rollout = rollout.replace(mask=rollout.mask & (rollout.policy_step == sampling.step))
     metrics |= scoring.meter(sampling.params, rollout, scoring.sampling)
   return batches, metrics

@@ -10,18 +10,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import trainable
-from jaxrl_llm.rollouts.assembly import rollout_shape
 from jaxrl_llm.store.checkpoints import abstract
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
 from jaxrl_llm.training.transforms import OF_EVERY_RUN, with_carried
-from jaxrl_llm.types import PromptBatch, TrainState
+from jaxrl_llm.types import TrainState
 from jaxrl_llm.wiring.learner import Learner, Start
-from jaxrl_llm.wiring.scoring import abstract_scores
 
 if TYPE_CHECKING:
   from jaxrl_llm.rollouts.in_flight import Unfinished
+  from jaxrl_llm.runs.replay import Groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +34,7 @@ class RunState:
       oldest first.
     unfinished: with `updates.in_flight`, the completions of this process that continue in the next
       iteration, on the host.
+    groups: with `updates.replay`, those of that many iterations.
   """
 
   state: TrainState
@@ -43,6 +42,7 @@ class RunState:
   transform_state: dict[str, Any]
   stale: tuple[TrainState, ...] = ()
   unfinished: "Unfinished | None" = None
+  groups: "Groups | None" = None
 
   def sampling_state(self) -> TrainState:
     """Returns the step and parameters of the policy that samples in the next iteration."""
@@ -57,9 +57,8 @@ class RunState:
     return dataclasses.replace(self, stale=stale)
 
   def saved(self, mesh: Mesh | None = None) -> dict:
-    """Returns the tree of a checkpoint, without the frozen parameters, which are the start's.
-
-    With several processes, `mesh` is of the devices of all.
+    """Returns the tree of a checkpoint, without the frozen parameters, which are the start's; `mesh`
+    is of all processes.
     """
     tree = {"train": self.state.replace(frozen=None), "cursor": np.asarray(self.cursor, np.int32)}
     if self.stale:
@@ -67,6 +66,8 @@ class RunState:
     if self.unfinished is not None:
       from jaxrl_llm.runs import in_flight
       tree["unfinished"] = in_flight.saved(self.unfinished, mesh)
+    if self.groups is not None:
+      tree["replay"] = self.groups._asdict()
     return tree | self.transform_state
 
 
@@ -81,25 +82,25 @@ def first_state(learner: Learner, start: Start) -> RunState:
 
   state = jax.jit(init, out_shardings=_layout(learner))(start.params)
   stale = tuple(_snapshot(state) for _ in range(learner.updates.staleness))
-  # Cursors count from 1. In flight, the first batch replaces what an iteration before would have
-  # left.
-  unfinished, cursor = None, 1
-  if learner.updates.in_flight:
-    from jaxrl_llm.runs import in_flight
-    unfinished, cursor = in_flight.not_started(learner.rollout), 2
-  return RunState(state.replace(frozen=start.frozen), cursor,
-                  _zeros(_abstract_carried(learner)), stale, unfinished)
+  unfinished, groups, carried = _of_some_runs(learner)
+  # From 1. In flight, the first batch replaces what an iteration before would have left.
+  cursor = 1 if unfinished is None else 2
+  return RunState(state.replace(frozen=start.frozen), cursor, _zeros(carried), stale, unfinished,
+                  groups)
 
 
 def restored_state(tree: dict, start: Start) -> RunState:
   """Returns the state that `RunState.saved` wrote, with the frozen parameters of the start."""
-  unfinished = None
+  unfinished = groups = None
+  if "replay" in tree:
+    from jaxrl_llm.runs.replay import Groups
+    groups = Groups(**tree["replay"])
   if "unfinished" in tree:
-    from jaxrl_llm.runs import in_flight
-    unfinished = in_flight.Unfinished(**parallel.local_rows(tree["unfinished"]))
+    from jaxrl_llm.rollouts.in_flight import Unfinished
+    unfinished = Unfinished(**parallel.local_rows(tree["unfinished"]))
   return RunState(tree["train"].replace(frozen=start.frozen), int(tree["cursor"]),
                   {name: subtree for name, subtree in tree.items() if name not in OF_EVERY_RUN},
-                  tuple(tree.get("stale", ())), unfinished)
+                  tuple(tree.get("stale", ())), unfinished, groups)
 
 
 def abstract_saved(learner: Learner) -> dict:
@@ -112,10 +113,29 @@ def abstract_saved(learner: Learner) -> dict:
   tree = {"train": train, "cursor": np.asarray(0, np.int32)}
   if learner.updates.staleness:
     tree["stale"] = [TrainState(train.step, train.params, None)] * learner.updates.staleness
-  if learner.updates.in_flight:
+  unfinished, groups, carried = _of_some_runs(learner)
+  if unfinished is not None:
     from jaxrl_llm.runs import in_flight
-    tree["unfinished"] = in_flight.shapes(learner.rollout, learner.mesh)
-  return tree | _abstract_carried(learner)
+    tree["unfinished"] = in_flight.shapes(unfinished, learner.mesh)
+  if groups is not None:
+    tree["replay"] = groups._asdict()
+  return tree | carried
+
+
+def _of_some_runs(learner: Learner) -> "tuple[Unfinished | None, Groups | None, dict[str, Any]]":
+  """Returns `unfinished`, `groups`, and shapes of the state of transforms, of a run's start."""
+  unfinished = groups = None
+  carried: dict[str, Any] = {}
+  if learner.updates.in_flight:
+    from jaxrl_llm.runs.in_flight import first_rows
+    unfinished = first_rows(learner)
+  if learner.updates.replay:
+    from jaxrl_llm.runs.replay import no_groups
+    groups = no_groups(learner)
+  if learner.phases.by_name:
+    from jaxrl_llm.runs.carried import abstract_carried
+    carried = abstract_carried(learner)
+  return unfinished, groups, carried
 
 
 def _layout(learner: Learner) -> TrainState:
@@ -136,21 +156,3 @@ def _itself(tree):
 
 def _zeros(shapes):
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), shapes)
-
-
-def _abstract_carried(learner: Learner) -> dict[str, Any]:
-  """Returns shapes of what update transforms carry, by tracing the functions that make it."""
-  if not learner.phases.by_name:
-    return {}
-  rollout, rows = learner.rollout, learner.rollout.rows
-  per_row = jax.ShapeDtypeStruct((rows,), jnp.int32)
-  tokens = jax.ShapeDtypeStruct((rows, rollout.max_prompt_tokens), jnp.int32)
-  sizes = SamplerConfig(max_new_tokens=rollout.max_new_tokens)
-  shapes = rollout_shape(PromptBatch(tokens, per_row, per_row, per_row), sizes,
-                         turns=rollout.max_turns > 0)
-  params = learner.model.shapes()
-  scores = abstract_scores(learner.scoring, params, shapes)
-  rewards = jax.ShapeDtypeStruct((rows,), jnp.float32)
-  keep = jax.ShapeDtypeStruct((rows,), bool)
-  return {name: phase.carried(shapes, rewards, keep, scores)
-          for name, phase in learner.phases.by_name.items()}

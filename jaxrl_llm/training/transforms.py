@@ -27,7 +27,7 @@ from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import CarryingState, Params, Rollout, TrainBatch, TrainState
 
 # Parts of a checkpoint that no transform carries.
-OF_EVERY_RUN = ("train", "cursor", "stale", "unfinished")
+OF_EVERY_RUN = ("train", "cursor", "stale", "unfinished", "replay")
 
 
 class StepParts(NamedTuple):

@@ -86,6 +86,7 @@ def warn_of_off_policy_data(cfg: Config) -> None:
   stale = u.staleness > 0 and cfg.correction.level == "none"
   causes = {f"updates.optimizer_batches = {u.optimizer_batches}": u.optimizer_batches > 1,
             f"updates.staleness = {u.staleness}": stale,
+            f"updates.replay = {u.replay}": u.replay > 0 and cfg.correction.level == "none",
             "updates.in_flight = True": u.in_flight and cfg.correction.level == "none",
             f"transform.name = {cfg.transform.name!r}": any(
                 x.off_policy for x in transforms.active(cfg.step).values())}

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
@@ -25,7 +24,6 @@ from jaxrl_llm.registry import ADVANTAGES, COLUMNS
 from jaxrl_llm.training import transforms
 from jaxrl_llm.training.columns import (
   CURRENT,
-  POLICIES,
   REFERENCE_COLUMN,
   TEACHER,
   ColumnEntry,
@@ -187,22 +185,6 @@ def _column_pass(entry: ColumnEntry, parts: ColumnParts, teachers: list[Model],
     return passes[0]
   from jaxrl_llm.training.teachers import column_by_row
   return functools.partial(column_by_row, passes, entry.reads.index(TEACHER))
-
-
-def abstract_scores(scoring: Scoring, params, rollout: Rollout, **options) -> Scores:
-  """Returns shapes and dtypes of what `score_rollout` returns for abstract arguments, with parts of
-  rewards where the advantage reads them; `params` also serve as the reference and the base, and as
-  a teacher in plans.
-  """
-  score = functools.partial(score_rollout, scoring, **options)
-  rows, policies = rollout.length.shape[0], dict.fromkeys(POLICIES, params)
-  if scoring.teachers is not None:
-    policies[TEACHER] = scoring.teachers.shapes(rows)
-  scores = jax.eval_shape(score, policies, rollout)
-  if not scoring.part_count:
-    return scores
-  parts = jax.ShapeDtypeStruct((rows, scoring.part_count), jnp.float32)
-  return scores.replace(reward_parts=parts)
 
 
 def make_meter(rollout: RolloutConfig, mesh: Mesh, scorer: ScoreFn) -> MeterFn | None:

@@ -115,12 +115,18 @@ def checkpoint_iterations(workdir: Path) -> list[int]:
       int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
 
 
-def last_state(workdir: Path):
-  """(iteration, train state on the host) of the newest checkpoint that can be read."""
+def last_tree(workdir: Path):
+  """(iteration, all that is saved, on the host) of the newest checkpoint that can be read."""
   cfg, _, learner = saved.build_learner(workdir, jax.devices()[:1], plugins="run")
   checkpoints = Checkpoints(workdir, cfg.checkpoint)
   try:
     iteration, tree = checkpoints.restore(abstract_saved(learner))
   finally:
     checkpoints.close()
-  return iteration, jax.device_get(tree["train"])
+  return iteration, jax.device_get(tree)
+
+
+def last_state(workdir: Path):
+  """(iteration, train state on the host) of the newest checkpoint that can be read."""
+  iteration, tree = last_tree(workdir)
+  return iteration, tree["train"]

@@ -12,11 +12,12 @@ import tiny_batch
 
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.models import Model, save_pretrained
+from jaxrl_llm.runs.carried import abstract_scores
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
 from jaxrl_llm.training.columns import CURRENT, TEACHER, TEACHER_COLUMN
 from jaxrl_llm.types import Problem
 from jaxrl_llm.wiring import inputs, setup
-from jaxrl_llm.wiring.scoring import abstract_scores, score_rollout
+from jaxrl_llm.wiring.scoring import score_rollout
 
 GROUPS, SIZE = tiny_batch.ROWS // 2, 2
 NAMES = ("code", "math", "code", "code")  # teachers of the groups

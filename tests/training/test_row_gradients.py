@@ -13,10 +13,13 @@ import tiny_batch
 from jaxrl_llm import parallel
 from jaxrl_llm.config import AdvantageConfig, LossConfig, MeshConfig, StepConfig, base_config
 from jaxrl_llm.config import from_dict as config_of
+from jaxrl_llm.objective import advantages
 from jaxrl_llm.registry import ADVANTAGES, COLUMNS
+from jaxrl_llm.training import train_step
 from jaxrl_llm.training.columns import ColumnParts
-from jaxrl_llm.types import Sampling
+from jaxrl_llm.types import AdvantageInputs, Sampling
 from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring.scoring import score_rollout
 
 TEMPERATURE = 0.7
 
@@ -86,17 +89,75 @@ def test_order_and_devices_change_nothing():
     np.testing.assert_allclose(energies(spread, model), expected, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_reaches_the_advantage_of_a_run():
-  """An iteration's batch has the baseline of these energies, not the group's mean."""
+def learner_of(**updates):
+  """The learner of a run with opob and one optimizer batch."""
   config = base_config()
   config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1,
                       head_dim=8, mlp_width=8)
   config.task.update(num_terms=2, heldout_problems=8)
   config.rollout.update(prompts=2, group_size=4, max_prompt_tokens=4, max_new_tokens=7, window=7)
-  config.advantage.name, config.updates.optimizer_batches = "opob", 1
-  learner = setup.build_learner(setup.resolve(config_of(config)), jax.devices()[:1])[2]
-  from jaxrl_llm.wiring.scoring import score_rollout
+  config.advantage.name = "opob"
+  # Adam makes a full step of a gradient that is rounding.
+  config.optimizer.name, config.optimizer.learning_rate = "sgd", 1.0
+  config.updates.update(optimizer_batches=1, **updates)
+  return setup.build_learner(setup.resolve(config_of(config)), jax.devices()[:1])[2]
+
+
+def with_prompts(rollout):
+  """The rollout with one prompt, of two tokens, in each group."""
+  first = rollout.group_id * 4
+  prompts = jnp.where(jnp.arange(tiny_batch.LENGTH) < 2, rollout.tokens[first], rollout.tokens)
+  return rollout.replace(tokens=prompts)
+
+
+def updated(order=None, **updates):
+  """(advantages [B, L] in the order of the first rows, weights after an update)."""
+  learner, rollout = learner_of(**updates), with_prompts(tiny_batch.rollout())
+  rewards, order = jnp.asarray([1.0, 0, 0, 0, 0, 1, 0, 0]), np.arange(8) if order is None else order
+  rollout, rewards = jax.tree.map(operator.itemgetter(order), (rollout, rewards))
+  params = jax.tree.map(lambda x: 3 * x, learner.model.init(jax.random.key(0)))
+  scores = score_rollout(learner.scoring, {"current": params}, rollout,
+                         packing=learner.packing(rollout))
+  (batch,), _ = learner.batches(rollout, rewards, jnp.ones(8, bool), scores)
+  values = np.asarray(batch.advantages)[np.argsort(order)]
+  state = train_step.init_state(params, learner.optimizer)
+  state, _ = learner.step(state, batch, learner.packing(batch.rollout))
+  return values, jax.tree.leaves(state.params)
+
+
+@pytest.mark.slow
+def test_micro_batches_packing_and_order_change_nothing():
+  """Neither the baselines nor the weights after an update."""
+  expected, weights = updated()
+  packed = {"token_budget": 22}
+  cases = ({"micro_batches": 2}, {"micro_batches": 8}, packed, packed | {"shared_prompts": True},
+           {"order": np.array([5, 0, 7, 2, 1, 4, 6, 3])})
+  for case in cases:
+    found, moved = updated(**case)
+    np.testing.assert_allclose(found, expected, atol=1e-6, err_msg=str(case))
+    for x, y in zip(moved, weights, strict=True):
+      np.testing.assert_allclose(x, y, atol=1e-6, err_msg=str(case))
+  # What the check rejects: energies of a half of the rows at a time, as a micro-batch has them.
+  half = np.concatenate([opob_of(rows) for rows in (slice(0, 6), slice(6, 8))])
+  assert np.abs(half - expected.max(1, where=expected != 0, initial=-9)).max() > 1e-3
+
+
+def opob_of(rows):
+  """[b] advantages of a part of the rows by itself."""
+  learner, rollout = learner_of(), with_prompts(tiny_batch.rollout())
+  rollout = jax.tree.map(operator.itemgetter(rows), rollout)
+  params = jax.tree.map(lambda x: 3 * x, learner.model.init(jax.random.key(0)))
+  energy = score_rollout(learner.scoring, {"current": params}, rollout).columns
+  rewards = jnp.asarray([1.0, 0, 0, 0, 0, 1, 0, 0])[rows]
+  inputs = AdvantageInputs(rewards, rollout.mask, rollout.tokens, rollout.group_id, columns=energy)
+  values = advantages.get_advantage("opob")(inputs, AdvantageConfig("opob"))
+  return np.asarray(values).max(1, where=np.asarray(rollout.mask), initial=-9)
+
+
+@pytest.mark.slow
+def test_reaches_the_advantage_of_a_run():
+  """An iteration's batch has the baseline of these energies, not the group's mean."""
+  learner = learner_of()
   rollout, params = tiny_batch.rollout(), learner.model.init(jax.random.key(0))
   scores = score_rollout(learner.scoring, {"current": params}, rollout)
   assert scores.columns.keys() == {"row_gradient"}

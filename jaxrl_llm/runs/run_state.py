@@ -57,8 +57,8 @@ class RunState:
     return dataclasses.replace(self, stale=stale)
 
   def saved(self, mesh: Mesh | None = None) -> dict:
-    """Returns the tree of a checkpoint, without the frozen parameters, which are the start's; `mesh`
-    is of all processes.
+    """Returns the tree of a checkpoint, on the `mesh` of all processes, without the frozen
+    parameters, which are the start's.
     """
     tree = {"train": self.state.replace(frozen=None), "cursor": np.asarray(self.cursor, np.int32)}
     if self.stale:

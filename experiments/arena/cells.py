@@ -15,6 +15,7 @@ BEYOND = {"warm": (1.28, 2.56), "ending": (0.005, 0.01)}
 BEYOND_LONG = {"warm": (0.02, 0.64), "ending": (0.01, 0.02)}
 SGD_STEPS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
 GRU_STEPS = (0.005, 0.01, 0.02, 0.04)
+TERMINAL_STEPS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
 AGES = (4, 16, 64)
 SEEDS = 16
 
@@ -28,6 +29,15 @@ FURTHER = ("dapo_window@ppo?clip_high=.28", "topr", WIDE_CTPO, "ctpo_geomean", W
 SORTING = ("m2po", "bapo")  # sort the tokens of a batch, so on short rows only
 IDEAS = ("drift_free", "bound_by_age", "kept_window", "even_steps", "short_memory")
 HERE = Path("experiments/arena/ideas")
+# As in TPO's paper: the rewards over the population's standard deviation, rows summed.
+GROUPED = "aggregation=sequence_sum&advantage.ddof=0&advantage.epsilon=0.0"
+FORMS = HERE.parent / "group_forms.py"
+SNAPSHOT = f"{FORMS}:snapshot_grpo?{GROUPED}"
+TERMINAL = ("tpo", f"grpo_sequence@{SNAPSHOT}", f"grpo_no_pull@{SNAPSHOT}&pull=0.0",
+            f"grpo_drop_equal@{SNAPSHOT}&drop_equal=True",
+            f"group_pg@reinforce?advantage=grpo&{GROUPED}",
+            f"tpo_without_anchor@{FORMS}:tpo_without_anchor?{GROUPED}", "grpo", "tpo_mean",
+            f"tpo_drop_equal@{FORMS}:tpo_drop_equal?{GROUPED}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +96,8 @@ def jobs() -> list[Job]:
       *grid("warm", 64, (*CORE, *SORTING)), *grid("ending", 64, (*CORE, *SORTING)),
       *grid("warm", 256, FURTHER), *grid("ending", 1024, CORE[:7]), *grid("ending", 256, FURTHER),
       *grid("warm", 64, FURTHER), *grid("ending", 64, FURTHER), *grid("warm", 1024, CORE[7:]),
-      *beyond(CORE, (256, 64)), *beyond(CORE[:7], (1024,)), *beyond(FURTHER, (256,)),
+      *terminal(), *replays(), *beyond(CORE, (256, 64)), *beyond(CORE[:7], (1024,)),
+      *beyond(FURTHER, (256,)),
   ]
 
 
@@ -138,6 +149,13 @@ def credit() -> list[Job]:
           for text in advantages]
 
 
+def terminal() -> list[Job]:
+  """TPO's own condition: a reward at the end of a short row, and four epochs over each batch."""
+  return [Job("terminal", method, Setting(task, length=length, batches=1, iterations=100, epochs=4),
+              TERMINAL_STEPS, (0,))
+          for method in TERMINAL for task in ("sparse", "verdict") for length in (8, 64)]
+
+
 def optimizers() -> list[Job]:
   """SGD beside Adam, whose cells are those of the map."""
   return [Job("sgd", method, Setting("warm", length=64, optimizer="sgd"), SGD_STEPS, (16,))
@@ -148,6 +166,15 @@ def mixtures() -> list[Job]:
   """Ages that vary within a batch, and that fall along a row."""
   return [Job("mixtures", method, Setting("warm", mixture=mixture), STEPS[1:5], (16, 64))
           for mixture in ("batch", "row") for method in (NONE, "cispo", "minpro", "grpo", "ctpo")]
+
+
+def replays() -> list[Job]:
+  """Groups of all ages up to the largest in one batch, and CISPO on the new groups alone."""
+  settings = [Setting(task, length=64, mixture="replay", ring=17) for task in ("warm", "ending")]
+  fresh = [dataclasses.replace(setting, mixture="none") for setting in settings]
+  return [*(Job("replay", method, setting, STEPS[1:], (4, 16))
+            for method in (*CORE, "kpop") for setting in settings),
+          *(Job("replay", "cispo", setting, STEPS[1:], (0,)) for setting in fresh)]
 
 
 def recurrent() -> list[Job]:

@@ -4,6 +4,8 @@
   python experiments/arena/run.py --jobs=2                # what the map lacks, then the page
   python experiments/arena/run.py --tables=warm_256,ideas --jobs=2
   python experiments/arena/run.py --tables=fresh --jobs=2 # seeds that chose no step
+  python experiments/arena/run.py --tables=terminal,terminal_fresh --jobs=2       # TPO's claims
+  python experiments/arena/run.py --tables=replay,replay_fresh --jobs=2           # mixed ages
   python experiments/arena/run.py --render                # only the page
   python experiments/arena/run.py --method=ideas/mine.py:capped
   python experiments/arena/run.py --method='gspo?clip_low=.03&clip_high=.04' --table=ending_256
@@ -24,7 +26,7 @@ from pathlib import Path
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import cells as arena_cells
-from claims import CLAIMS, FRESH_SEEDS, FURTHER_SEEDS, MAP
+from claims import ASKED_AFRESH, CLAIMS, FRESH_SEEDS, FURTHER_SEEDS
 from tqdm import tqdm
 
 from experiments.commands import cache
@@ -78,14 +80,17 @@ def fresh() -> list[arena_cells.Job]:
   """Returns the jobs of the claims on the map with fresh seeds, at the steps that the map chose:
   method by method, in the order of the claims, so that the first claims are complete first.
   """
-  names = dict.fromkeys(name for claim in CLAIMS if claim.tables == MAP
-                        for name in (claim.first, claim.second))
-  every = [cell for table in MAP
-           for cell in records.merged(records.read(RESULTS / f"{table}.jsonl"))]
-  return [arena_cells.Job("fresh", cell.text, Setting(**cell.setting),
-                          (cell.steps[records.best_step(cell)],), (cell.age,), (cell.noise,),
-                          FRESH_SEEDS)
-          for name in names for cell in every if cell.method == name]
+  out = []
+  for file, tables_of in ASKED_AFRESH.items():
+    names = dict.fromkeys(name for claim in CLAIMS if claim.tables == tables_of
+                          for name in (claim.first, claim.second))
+    every = [cell for table in tables_of
+             for cell in records.merged(records.read(RESULTS / f"{table}.jsonl"))]
+    out += [arena_cells.Job(file, cell.text, Setting(**cell.setting),
+                            (cell.steps[records.best_step(cell)],), (cell.age,), (cell.noise,),
+                            FRESH_SEEDS)
+            for name in names for cell in every if cell.method == name]
+  return out
 
 
 def run_map(jobs: list[arena_cells.Job], workers: int) -> None:
@@ -148,7 +153,10 @@ def main() -> None:
       print(beside(flags.method, flags.table))
     else:
       if not flags.render:
-        run_map(missing(chosen(flags.tables))[:flags.most], flags.jobs)
+        jobs = missing(chosen(flags.tables))[:flags.most]
+        run_map(jobs, flags.jobs)
+        if not flags.most:  # fresh seeds run at the steps that the tables have chosen by now
+          run_map(missing(chosen(flags.tables)), flags.jobs)
       import page
       page.write()
   except ConfigError as error:
@@ -159,7 +167,7 @@ def chosen(names: str) -> list[arena_cells.Job]:
   """Returns the jobs of some tables, or of all."""
   jobs = [*arena_cells.jobs(), *further(), *fresh()]
   wanted = [name for name in names.split(",") if name]
-  known = sorted({"more", "fresh", *(job.table for job in jobs)})
+  known = sorted({"more", *ASKED_AFRESH, *(job.table for job in jobs)})
   unknown = sorted(set(wanted) - set(known))
   if unknown:
     raise ConfigError(f"--tables={names}: {', '.join(unknown)} unknown; there are "

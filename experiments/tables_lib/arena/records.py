@@ -161,6 +161,7 @@ def read(path: Path) -> list[Cell]:
       entry = json.loads(line)
       for name in ("steps", "seeds", "seconds"):
         entry[name] = tuple(entry[name])
+      entry["setting"] = dataclasses.asdict(Setting(**entry["setting"]))  # fields since its run
       cells.append(Cell(**entry))
     except (TypeError, KeyError, ValueError) as error:
       raise ValueError(f"{path}, line {number}: not a cell of the arena ({error}). Fix: delete the "

@@ -57,6 +57,7 @@ class Lab(Setting):
     """
     setting, seeds = self.setting(), tuple(range(seeds) if isinstance(seeds, int) else seeds)
     setting.check_ages(ages)
+    setting.check_noises(noises)
     if not texts or not steps or not ages or not noises or len(seeds) < 2:
       raise ConfigError(f"sweep of {len(texts)} methods, {len(steps)} steps, {len(ages)} ages, "
                         f"{len(noises)} noises, {len(seeds)} seeds: at least 1 and 2 seeds")

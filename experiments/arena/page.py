@@ -115,6 +115,9 @@ def side_table(name: str, reference: str) -> str:
     where = [cell.setting["task"], str(cell.age)]
     where += [f"noise {cell.noise:g}"] if name == "noise" else []
     where += [f"by {cell.setting['mixture']}"] if name == "mixtures" else []
+    where = [where[0], f"{cell.setting['length']} tokens"] if name == "terminal" else where
+    where[1] = {"0": "new groups only"}.get(where[1], f"0 to {where[1]}") if name == "replay" else (
+        where[1])
     lines.append((", ".join(where), cell.method, f"{cell.steps[records.best_step(cell)]:g}",
                   *(tables.spread(tuned(cell, kind)) for kind in KINDS),
                   *(corrected.get((index, kind), "-") for kind in KINDS)))
@@ -234,7 +237,9 @@ def parts() -> list[Part]:
       Part("baselines", side_table("baselines", "rloo_4")),
       Part("aggregation", side_table("aggregation", "token")),
       Part("credit", side_table("credit", "grpo")), Part("anchors", side_table("anchors", "grpo")),
-      Part("mixtures", side_table("mixtures", "cispo")), Part("gru", side_table("gru", "cispo")),
+      Part("mixtures", side_table("mixtures", "cispo")),
+      Part("terminal", side_table("terminal", "grpo_sequence")),
+      Part("replay", side_table("replay", "cispo")), Part("gru", side_table("gru", "cispo")),
       Part("sgd", side_table("sgd", "cispo")),
       Part("ideas", f"{ideas_verdict()}\n\n{ideas_table()}"), Part("time", time_table()),
   ]

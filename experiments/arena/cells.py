@@ -15,7 +15,6 @@ BEYOND = {"warm": (1.28, 2.56), "ending": (0.005, 0.01)}
 BEYOND_LONG = {"warm": (0.02, 0.64), "ending": (0.01, 0.02)}
 SGD_STEPS = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
 GRU_STEPS = (0.005, 0.01, 0.02, 0.04)
-TERMINAL_STEPS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
 AGES = (4, 16, 64)
 SEEDS = 16
 
@@ -46,6 +45,8 @@ class Job:
 
   Attributes:
     table: name of the file of results.
+    fresh: name of the file of seeds that choose nothing. They run with the others, because a
+      program takes longer to compile than to run; "": such seeds have programs of their own.
   """
 
   table: str
@@ -55,6 +56,7 @@ class Job:
   ages: tuple[int, ...] = AGES
   noises: tuple[float, ...] = (0.0,)
   seeds: tuple[int, ...] = tuple(range(SEEDS))
+  fresh: str = ""
 
   @property
   def runs(self) -> int:
@@ -151,9 +153,9 @@ def credit() -> list[Job]:
 
 def terminal() -> list[Job]:
   """TPO's own condition: a reward at the end of a short row, and four epochs over each batch."""
-  return [Job("terminal", method, Setting(task, length=length, batches=1, iterations=100, epochs=4),
-              TERMINAL_STEPS, (0,))
-          for method in TERMINAL for task in ("sparse", "verdict") for length in (8, 64)]
+  settings = [Setting("sparse", length=length, batches=1, epochs=4, ring=1) for length in (8, 32)]
+  return [Job("terminal", method, setting, STEPS[:5], (0,), fresh="terminal_fresh")
+          for method in TERMINAL for setting in settings]
 
 
 def optimizers() -> list[Job]:
@@ -170,11 +172,10 @@ def mixtures() -> list[Job]:
 
 def replays() -> list[Job]:
   """Groups of all ages up to the largest in one batch, and CISPO on the new groups alone."""
-  settings = [Setting(task, length=64, mixture="replay", ring=17) for task in ("warm", "ending")]
-  fresh = [dataclasses.replace(setting, mixture="none") for setting in settings]
-  return [*(Job("replay", method, setting, STEPS[1:], (4, 16))
-            for method in (*CORE, "kpop") for setting in settings),
-          *(Job("replay", "cispo", setting, STEPS[1:], (0,)) for setting in fresh)]
+  settings = [Setting(task, length=32, mixture="replay", ring=17) for task in ("warm", "ending")]
+  return [Job("replay", method, setting, STEPS[1:5], (0, 4, 16) if method == "cispo" else (4, 16),
+              fresh="replay_fresh")
+          for method in ("cispo", "grpo", NONE, "minpro", "seq_is") for setting in settings]
 
 
 def recurrent() -> list[Job]:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxrl_llm.fields import option
 from jaxrl_llm.objective.estimators.groups import Rows, group_loss
 from jaxrl_llm.ops import masked
+from jaxrl_llm.registry import NoNumbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +54,13 @@ def _share(rows: Rows, score):
   return jnp.exp(score - rows.log_sum_exp(score))
 
 
-@group_loss("tpo_without_anchor", None, anchor="behavior")
+@group_loss("tpo_without_anchor", NoNumbers, anchor="behavior")
 def tpo_without_anchor(rows: Rows, cfg):
   """TPO whose target is the softmax of the rewards alone: q - p without S_anchor in q."""
   return _share(rows, rows.reward) - _share(rows, jnp.sum(rows.log_probs, -1))
 
 
-@group_loss("tpo_drop_equal", None, anchor="behavior")
+@group_loss("tpo_drop_equal", NoNumbers, anchor="behavior")
 def tpo_drop_equal(rows: Rows, cfg):
   """TPO without the pull back to the anchor in groups of equal rewards."""
   score, anchor = jnp.sum(rows.log_probs, -1), jnp.sum(rows.anchor_log_probs, -1)

@@ -4,8 +4,8 @@
   python experiments/arena/run.py --jobs=2                # what the map lacks, then the page
   python experiments/arena/run.py --tables=warm_256,ideas --jobs=2
   python experiments/arena/run.py --tables=fresh --jobs=2 # seeds that chose no step
-  python experiments/arena/run.py --tables=terminal,terminal_fresh --jobs=2       # TPO's claims
-  python experiments/arena/run.py --tables=replay,replay_fresh --jobs=2           # mixed ages
+  python experiments/arena/run.py --tables=terminal --jobs=2      # TPO's claims, fresh seeds too
+  python experiments/arena/run.py --tables=replay --jobs=2        # groups of mixed ages, likewise
   python experiments/arena/run.py --render                # only the page
   python experiments/arena/run.py --method=ideas/mine.py:capped
   python experiments/arena/run.py --method='gspo?clip_low=.03&clip_high=.04' --table=ending_256
@@ -15,6 +15,7 @@ same command goes on. `--method` writes nothing; it takes the other methods' run
 """
 
 import argparse
+import dataclasses
 import os
 import sys
 import time
@@ -45,7 +46,23 @@ def run(job: arena_cells.Job) -> list[arena.Cell]:
   """Returns the cells of a job."""
   cache.keep_programs()
   method = methods.parse(job.method, job.setting.length)
-  return run_method(method, job.setting, (job.steps, job.ages, job.noises), job.seeds)
+  seeds = [job.seeds]
+  if job.fresh:
+    size = len(job.seeds)
+    seeds += [FRESH_SEEDS[n:n + size] for n in range(0, len(FRESH_SEEDS), size)]
+  return run_method(method, job.setting, (job.steps, job.ages, job.noises), *seeds)
+
+
+def store(job: arena_cells.Job, cells: list[arena.Cell]) -> None:
+  """Adds a job's cells to its table, and fresh seeds at the step that the others chose to theirs.
+  """
+  chosen = [records.of_seeds(cell, job.seeds) for cell in cells]
+  if job.fresh:
+    records.append(RESULTS / f"{job.fresh}.jsonl", [
+        dataclasses.replace(records.of_seeds(every, FRESH_SEEDS, records.best_step(cell)),
+                            seconds=(0.0, 0.0))
+        for every, cell in zip(cells, chosen, strict=True)])
+  records.append(RESULTS / f"{job.table}.jsonl", chosen)
 
 
 def missing(jobs: list[arena_cells.Job]) -> list[arena_cells.Job]:
@@ -102,7 +119,7 @@ def run_map(jobs: list[arena_cells.Job], workers: int) -> None:
     for future in as_completed(futures):
       job = futures[future]
       results = future.result()
-      records.append(RESULTS / f"{job.table}.jsonl", results)
+      store(job, results)
       bar.update(job.tokens)
       bar.set_postfix_str(f"{job.table} {results[0].method}")
       if bar.disable:
@@ -153,10 +170,7 @@ def main() -> None:
       print(beside(flags.method, flags.table))
     else:
       if not flags.render:
-        jobs = missing(chosen(flags.tables))[:flags.most]
-        run_map(jobs, flags.jobs)
-        if not flags.most:  # fresh seeds run at the steps that the tables have chosen by now
-          run_map(missing(chosen(flags.tables)), flags.jobs)
+        run_map(missing(chosen(flags.tables))[:flags.most], flags.jobs)
       import page
       page.write()
   except ConfigError as error:

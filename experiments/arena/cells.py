@@ -38,6 +38,10 @@ TERMINAL = ("tpo", f"grpo_sequence@{SNAPSHOT}", f"grpo_no_pull@{SNAPSHOT}&pull=0
             f"tpo_without_anchor@{FORMS}:tpo_without_anchor?{GROUPED}", "grpo", "tpo_mean",
             f"tpo_drop_equal@{FORMS}:tpo_drop_equal?{GROUPED}")
 
+# Steps beyond the grid, where its end was the best step, by the place of the job: of TPO with 32
+# tokens, of GRPO without a pull with 32, and of scalar weights and token ratios with 8.
+TERMINAL_BEYOND = {1: (0.64, 1.28), 5: (0.005, 0.01), 8: (0.005, 0.01), 12: (0.005, 0.01)}
+
 
 @dataclasses.dataclass(frozen=True)
 class Job:
@@ -154,8 +158,11 @@ def credit() -> list[Job]:
 def terminal() -> list[Job]:
   """TPO's own condition: a reward at the end of a short row, and four epochs over each batch."""
   settings = [Setting("sparse", length=length, batches=1, epochs=4, ring=1) for length in (8, 32)]
-  return [Job("terminal", method, setting, STEPS[:5], (0,), fresh="terminal_fresh")
-          for method in TERMINAL for setting in settings]
+  out = [Job("terminal", method, setting, STEPS[:5], (0,), fresh="terminal_fresh")
+         for method in TERMINAL for setting in settings]
+  for index, steps in TERMINAL_BEYOND.items():
+    out.append(dataclasses.replace(out[index], steps=steps))
+  return out
 
 
 def optimizers() -> list[Job]:

@@ -66,7 +66,7 @@ METHODS = {
 
 @pytest.mark.parametrize("page, key, value", quick_of(
     (), {page: (page, *entry) for page, entry in METHODS.items()},
-    slow=("estimator", "vocabulary")))
+    slow=("estimator",)))
 def test_the_method_is_the_run_s(tmp_path, page, key, value):
   metrics, rows = run(page, tmp_path / page)
   assert metrics[-1]["iteration"] == 2 and len(rows) == 16

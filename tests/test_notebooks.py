@@ -3,7 +3,6 @@
 import ast
 import asyncio
 import dataclasses
-import importlib.util
 import json
 import os
 import re
@@ -15,6 +14,7 @@ import nbformat
 import programs
 import pytest
 from absl import flags
+from experiment_files import load
 from IPython.core.inputtransformer2 import TransformerManager
 from ml_collections import config_flags
 from traitlets.config import Config
@@ -28,14 +28,6 @@ NOTEBOOKS = ("quickstart", "reproduce_tables")
 OURS = ("jaxrl_llm", "configs", "experiments")  # where a notebook's imports and calls may lead
 MOST_LINES = 5  # of code in a cell, and in a function, beyond calls into the package
 SECONDS = 600  # of one cell
-
-
-def load(path: Path):
-  """Returns the module of a file that is in no package."""
-  spec = importlib.util.spec_from_file_location(path.stem, path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
 
 
 tables = load(ROOT / "experiments" / "tables.py")

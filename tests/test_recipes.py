@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from experiment_files import load
 from suites import quick_for
 
 from experiments.planning import report
@@ -33,13 +34,6 @@ FILES = sorted((ROOT / "configs").glob("*.py"))
 # Of the others the header is no lab record: they run on a laptop.
 RECIPES = [path for path in FILES if not path.name.startswith(
     ("quickstart", "offpolicy", "chain", "own_data", "smollm2"))]
-
-
-def load(path: Path):
-  spec = importlib.util.spec_from_file_location(path.stem, path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
 
 
 @functools.cache

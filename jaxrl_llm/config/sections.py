@@ -64,13 +64,11 @@ class UpdateConfig:
                                 when=when(".token_budget"), auto=True)
   staleness: int = option(0, "iterations between the sampler's parameters and the current ones; "
                           "each keeps a copy of the trained parameters", low=0, high=10**4)
-  replay: int = option(0, "largest age, in iterations, of the groups that a batch is drawn from; "
-                       "0: it is the new groups (runs/replay.py)", low=0, high=10**4,
-                       when=when(".in_flight", False))
+  replay: int = option(0, "largest age of a batch's groups, iterations (runs/replay.py); 0: all "
+                       "are new", low=0, high=10**4, when=when(".in_flight", False))
   replay_rule: str = option("uniform", "how they are drawn: uniform; recency, replay_decay^age; "
                             "advantage, in proportion to the group's mean |R - mean R|",
-                            choices=("uniform", "recency", "advantage"),
-                            when=when(".replay"))
+                            choices=("uniform", "recency", "advantage"), when=when(".replay"))
   replay_decay: float = option(0.5, "weight of a group against one that is an iteration younger",
                                low=1e-3, high=1.0, when=when(".replay_rule", "recency"))
   in_flight: bool = option(
@@ -95,9 +93,8 @@ class UpdateConfig:
           f"{divisors(r.prompts)}.")
     rows = r.rows // self.optimizer_batches
     if self.replay and "reward_parts" in cfg.advantage.needs:
-      raise ConfigError(
-          f"updates.replay = {self.replay} with advantage.name = {cfg.advantage.name!r}: the parts "
-          "of a reward are not kept. Fix: updates.replay=0, or an advantage of the reward's sum.")
+      raise ConfigError(f"updates.replay = {self.replay} with {cfg.advantage.name!r}: the parts of "
+                        "a reward are not kept. Fix: updates.replay=0, or another advantage.")
     if rows % self.micro_batches:
       raise ConfigError(
           f"updates.micro_batches = {self.micro_batches} does not divide the {rows} rows of an "

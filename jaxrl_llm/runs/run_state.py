@@ -77,8 +77,7 @@ def first_state(learner: Learner, start: Start) -> RunState:
   state = jax.jit(init, out_shardings=_layout(learner))(start.params)
   stale = tuple(_snapshot(state) for _ in range(learner.updates.staleness))
   unfinished, groups, carried = _of_some_runs(learner)
-  # Cursors count from 1. In flight, the first batch replaces what an iteration before would have
-  # left.
+  # From 1. In flight, the first batch replaces what an iteration before would have left.
   cursor = 1 if unfinished is None else 2
   return RunState(state.replace(frozen=start.frozen), cursor, _zeros(carried), stale, unfinished,
                   groups)

@@ -1,7 +1,6 @@
 """experiments/papers/number_tokens: equal problems, updates and parameters for every kind."""
 
 import dataclasses
-import importlib.util
 import itertools
 import math
 import re
@@ -9,6 +8,7 @@ import sys
 from decimal import Decimal
 from pathlib import Path
 
+import experiment_files
 import jax
 import pytest
 
@@ -25,10 +25,7 @@ PAIRS = list(itertools.product(("compare", "add"), TOKENS))
 
 
 def config_of(operation: str, tokens: str):
-  spec = importlib.util.spec_from_file_location("number_tokens_config", HERE / "config.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  values = module.get_config(f"{operation},{tokens}")
+  values = experiment_files.load(HERE / "config.py").get_config(f"{operation},{tokens}")
   values.plugins = (str(HERE / "task.py"),)
   return setup.resolve(from_dict(values))
 

@@ -182,7 +182,7 @@ def replays() -> list[Job]:
   settings = [Setting(task, length=32, mixture="replay", ring=17) for task in ("warm", "ending")]
   return [Job("replay", method, setting, STEPS[1:5], (0, 4, 16) if method == "cispo" else (4, 16),
               fresh="replay_fresh")
-          for method in ("cispo", "grpo", NONE, "minpro", "seq_is") for setting in settings]
+          for setting in settings for method in ("cispo", "grpo", NONE, "minpro", "seq_is")]
 
 
 def recurrent() -> list[Job]:

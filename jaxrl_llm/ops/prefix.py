@@ -56,7 +56,7 @@ def prefix_min(log_ratio: Float[Array, "*B L"], mask: Bool[Array, "*B L"], *,
 
 
 def discounted_suffix(values: Float[Array, "*B L"], mask: Bool[Array, "*B L"],
-                      decay: float) -> Float[Array, "*B L"]:
+                      decay: float | Float[Array, "*B 1"]) -> Float[Array, "*B L"]:
   """Returns the sum of the values from each token on, discounted: s_t = values_t + decay * s_next.
 
   `next` is the row's next policy token: masked tokens neither add nor decay. The scan runs
@@ -65,7 +65,7 @@ def discounted_suffix(values: Float[Array, "*B L"], mask: Bool[Array, "*B L"],
   Args:
     values: [..., L] float; ignored where mask is False. Sums run in f32 (f64 for f64 input).
     mask: [..., L] bool.
-    decay: per policy token, 0 to 1.
+    decay: per policy token, 0 to 1; one number, or one for each row.
 
   Returns:
     [..., L]. Where mask is False: the entry of the next policy token, 0 if there is none.

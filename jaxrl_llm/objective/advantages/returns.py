@@ -61,7 +61,7 @@ def with_outcome(outcome: Float[Array, " B"], per_token: Float[Array, "B L"],
 
 
 def discounted_sum(values: Float[Array, "B L"], mask: Bool[Array, "B L"],
-                   decay: float) -> Float[Array, "B L"]:
+                   decay: float | Float[Array, "B 1"]) -> Float[Array, "B L"]:
   """Returns x_t = values_t + decay * x_next, where `next` is the next policy token of the row.
 
   A masked token neither adds nor decays: it has the entry of the next policy token, or 0 if there

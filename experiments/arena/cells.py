@@ -179,10 +179,9 @@ def mixtures() -> list[Job]:
 
 def replays() -> list[Job]:
   """Groups of all ages up to the largest in one batch, and CISPO on the new groups alone."""
-  settings = [Setting(task, length=32, mixture="replay", ring=17) for task in ("warm", "ending")]
+  setting = Setting("warm", length=32, mixture="replay", ring=17)
   return [Job("replay", method, setting, STEPS[1:5], (0, 4, 16) if method == "cispo" else (4, 16),
-              fresh="replay_fresh")
-          for setting in settings for method in ("cispo", "grpo", NONE, "minpro", "seq_is")]
+              fresh="replay_fresh") for method in ("cispo", "grpo", NONE, "minpro")]
 
 
 def recurrent() -> list[Job]:

@@ -110,8 +110,6 @@ CLAIMS = (
           tables=REPLAY),
     Claim("mixed ages: MinPRO ahead of CISPO", "own", "minpro", "cispo", "replay", 16,
           tables=REPLAY),
-    Claim("mixed ages: full product behind CISPO", "own", "cispo", "seq_is", "replay", 16,
-          tables=REPLAY),
 )
 # Named before the map, too: is one of our own ideas ahead of CISPO?
 IDEAS_AGAINST = Claim("an idea of ours is ahead of CISPO", "own", "", "cispo", "ideas", 64)

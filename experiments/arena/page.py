@@ -202,6 +202,9 @@ def time_table() -> str:
     tokens = sum(np.size(c.final) * c.setting["iterations"] * c.setting["groups"]
                  * c.setting["group_size"] * c.setting["length"] for c in cells(table))
     totals += (runs, *seconds)
+    if not seconds.any():  # its seeds ran in the programs of another table
+      lines.append((table, runs, "-", "-", "-", "-"))
+      continue
     lines.append((table, runs, f"{seconds[0]:.0f}", f"{seconds[1]:.0f}",
                   f"{60 * runs / seconds[1]:.0f}", f"{1e9 * seconds[1] / tokens:.0f}"))
   lines.append(("all", f"{totals[0]:.0f}", f"{totals[1]:.0f}", f"{totals[2]:.0f}", "", ""))

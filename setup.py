@@ -3,7 +3,7 @@
 from setuptools import find_namespace_packages, find_packages, setup
 
 # What papers, tables and plans import from; data, pages and commands beside it stay in the clone.
-CLIENTS = ("commands", "papers", "tables_lib", "planning", "report", "smollm2",
+CLIENTS = ("commands", "families", "papers", "tables_lib", "planning", "report", "smollm2",
            "tasks", "writers")
 
 setup(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
-PACKAGE, CLIENTS = ROOT / "jaxrl_llm", ("commands", "planning", "tables_lib", "papers", "report",
-                                        "tasks", "writers")
+PACKAGE, CLIENTS = ROOT / "jaxrl_llm", ("commands", "families", "planning", "tables_lib", "papers",
+                                        "report", "tasks", "writers")
 # Modules that tests reach through others: the folder or file below jaxrl_llm/ or, with the clients,
 # below the repository, and the test that fails when it is wrong. The longest name counts.
 COVERED = {

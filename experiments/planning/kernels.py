@@ -4,7 +4,9 @@ are skipped, and a compiled text shows each operand once, but not how often a ke
 A row of S tokens has S (S + 1) / 2 pairs of a token and an earlier one or itself, for each head. A
 product over the pairs takes 2 d operations for each, d being the head's width. On a TPU each block
 that is not skipped reads two blocks from memory: of keys and values, or in the backward pass for
-these, of queries and gradients. On a GPU they are assumed to stay in its cache.
+these, of queries and gradients. On a GPU they are assumed to stay in its cache. With a sliding
+window the grid has fewer blocks of keys than of queries: a row's pairs are then those of a window
+that ends where such a block does, up to a block more than there are.
 
 Source: own derivation, from the kernels' loops.
 """
@@ -12,7 +14,8 @@ Source: own derivation, from the kernels' loops.
 import math
 from typing import NamedTuple
 
-from jaxrl_llm.models import live_attention
+from experiments.planning.model_flops import pairs_of
+from jaxrl_llm.models import attention_kernels, live_attention
 
 # Products over the pairs, by the beginning of the kernel's name: scores and output; with their
 # gradients, scores, d weights, and d keys and d values, or d queries, or all three.
@@ -25,7 +28,7 @@ _PRODUCTS = {
 
 # Operand of the kernel of live blocks, of which the first is the size of its grid. Arrays of the
 # new tokens follow, and as many of the cache: keys and values, with int8 their scales, too.
-_LIVE_QUERIES = 4
+_LIVE_QUERIES = 5
 
 
 class Cost(NamedTuple):
@@ -53,11 +56,12 @@ def attention(eqn, live: float = 1.0) -> Cost | None:
   heads_first = name.startswith("splash")
   length, size = queries.shape[-2 if heads_first else -3], queries.shape[-1]
   heads = math.prod(queries.shape) // (length * size)  # of all rows
-  pairs = heads * length * (length + 1) / 2
   if not heads_first:
-    return Cost(2.0 * products * size * pairs, 0.0)
-  blocks = eqn.params["grid_mapping"].grid[-1]
-  steps = heads * blocks * (blocks + 1) / 2
+    return Cost(2.0 * products * size * heads * pairs_of(length, 0), 0.0)
+  blocks = length // min(length, attention_kernels.LARGEST_BLOCK)
+  wide = eqn.params["grid_mapping"].grid[-1]  # blocks of keys for one of queries
+  pairs = heads * pairs_of(length, (wide - 1) * length // blocks if wide < blocks else 0)
+  steps = heads * pairs_of(blocks, wide)
   once = 2 * math.prod(queries.shape)
   again = 2 * steps * (length // blocks) * size - once
   return Cost(2.0 * products * size * pairs, max(0.0, again) * queries.dtype.itemsize)
@@ -69,8 +73,11 @@ def _live(eqn, share: float) -> Cost:
   """
   queries, *others = (x.aval for x in eqn.invars[_LIVE_QUERIES:])
   cached = others[len(others) // 2:]
+  listed = eqn.invars[1].aval.shape[0]  # blocks at most, of all rows: fewer with a window
   whole = sum(math.prod(x.shape) * x.dtype.itemsize for x in cached)
   rows, heads, columns, _ = cached[0].shape
+  block = live_attention.block_of(columns, cached[0].dtype)
+  share = min(share, listed * block / (rows * columns))
   # columns of scales lie along the lanes of f32
   tiles = sum(x.shape[3] * live_attention.TILE_BYTES if x.shape[2] == columns
               else x.shape[2] * live_attention.LANES * x.dtype.itemsize for x in cached)

@@ -1,12 +1,14 @@
 """Operations that a model of this shape needs at least: 2 per weight and token, and attention.
 
-A token attends to itself and to all earlier ones of its row. The backward pass costs twice the
-forward pass; nothing is computed twice. All rows count at full length, padding included.
+A token attends to itself and to all earlier ones of its row, or to those of a layer's window. The
+backward pass costs twice the forward pass; nothing is computed twice. All rows count at full
+length, padding included.
 """
 
 import dataclasses
 
 from jaxrl_llm.config import ModelConfig, RolloutConfig
+from jaxrl_llm.models import kv_cache
 
 
 def layer_weights(m: ModelConfig) -> float:
@@ -26,8 +28,15 @@ def head_weights(m: ModelConfig) -> float:
 
 def attention(m: ModelConfig, first: int, last: int) -> float:
   """Returns operations of all layers for the tokens first to last - 1 of one row."""
-  pairs = (last * (last + 1) - first * (first + 1)) / 2
-  return 4.0 * m.num_layers * m.num_heads * m.head_dim * pairs
+  pairs = sum(pairs_of(last, window) - pairs_of(first, window) for window in kv_cache.windows(m))
+  return 4.0 * m.num_heads * m.head_dim * pairs
+
+
+def pairs_of(length: float, window: int) -> float:
+  """Returns the pairs of a token and one that it attends to, in a row; `window` 0: there is none.
+  """
+  within = min(length, window or length)
+  return within * (within + 1) / 2 + (length - within) * within
 
 
 def forward(m: ModelConfig, rollout: RolloutConfig, rows: int) -> float:
@@ -47,7 +56,9 @@ def ahead(m: ModelConfig, rollout: RolloutConfig, rows: int) -> float:
   if not m.mtp:
     return 0.0
   dense = (0,) if m.num_layers - 1 in m.dense_layers else ()
-  m, length = dataclasses.replace(m, num_layers=1, dense_layers=dense), rollout.row_length
+  window = kv_cache.windows(m)[-1]
+  m, length = dataclasses.replace(m, num_layers=1, dense_layers=dense, window=window,
+                                  full_layers=()), rollout.row_length
   weights = layer_weights(m) + 2 * m.width**2
   return rows * (2 * weights * length + attention(m, 0, length) +
                  2 * head_weights(m) * rollout.max_new_tokens)

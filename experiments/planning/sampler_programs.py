@@ -13,7 +13,7 @@ from experiments.planning import lengths, model_flops
 from experiments.planning.abstract import PAD_ID, STOP_IDS, Planned, by_rows, bytes_of, placed
 from experiments.planning.analysis import Program, tracing
 from jaxrl_llm import parallel
-from jaxrl_llm.config import SamplerConfig
+from jaxrl_llm.config import ModelConfig, SamplerConfig
 from jaxrl_llm.models import Model, kv_cache, live_attention, row_cache
 from jaxrl_llm.rollouts import (
   decode_attention,
@@ -187,7 +187,7 @@ def _engine(planned: Planned, params, resident: int, mean_length: float) -> list
               runs=-(-steps // engine_cfg.chunk), trips=(engine_cfg.chunk,),
               model_flops=model_flops.decode(shapes, r, slots, engine_cfg.chunk),
               held=resident + waiting, live=share,
-              needs=bytes_of(params) + live * bytes_of(cache) + bytes_of(shared)),
+              needs=bytes_of(params) + _seen(cache, shapes, live) + bytes_of(shared)),
   ]
 
 
@@ -201,6 +201,15 @@ def _cache(model: Model, rows: int, columns: int, mesh, side: int = 1):
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=jax.NamedSharding(mesh, layout))
 
   return jax.tree.map(lay, shapes)
+
+
+def _seen(cache: row_cache.RowCache, shapes: ModelConfig, live: float) -> float:
+  """Returns the bytes of a cache that a step's tokens attend to; `live`: share of a row's columns.
+  """
+  columns = cache.keys[0].shape[2]
+  return sum(bytes_of(layer) * min(live, (window or columns) / columns)
+             for layers in (cache.keys, cache.values)
+             for layer, window in zip(layers, kv_cache.windows(shapes), strict=True))
 
 
 def _inputs(replicated, slots: int, forced: int, columns: int) -> ChunkInputs:

@@ -65,7 +65,7 @@ def attend_shared(queries, keys, values, visible, prefix: kv_cache.Prefix, first
   Args:
     queries, keys, values, visible: as in `attend`.
     prefix: the prompts of the rows.
-    first: [R, S] int32, the first token of its prompt that a token attends to; None: all of them.
+    first: [R, S] int32, the first position of its prompt that a token attends to; None: 0.
   """
   return with_prefix(_partial(queries, keys, values, visible), queries, prefix, first)
 
@@ -81,11 +81,10 @@ def with_prefix(part, queries, prefix: kv_cache.Prefix, first=None):
   length = queries.shape[1]
   prompts, group = prefix.rows.shape
   group_queries = queries[prefix.rows].reshape(prompts, group * length, *queries.shape[2:])
-  group_visible = jnp.broadcast_to(prefix.visible[:, None],
-                                   (prompts, group * length, prefix.visible.shape[1]))
-  if first is not None:
-    group_first = first[prefix.rows].reshape(prompts, group * length, 1)
-    group_visible &= jnp.arange(prefix.visible.shape[1]) >= group_first
+  group_first = 0 if first is None else jnp.maximum(
+      first[prefix.rows].reshape(prompts, group * length, 1), 0)
+  group_visible = jnp.broadcast_to(prefix.positions[:, None] >= group_first,
+                                   (prompts, group * length, prefix.positions.shape[1]))
 
   def by_row(x):
     """Converts [M, .., G S, ..] to [R, .., S, ..]."""

@@ -3,6 +3,9 @@
 A slot is not a position. All rows write the same slot at the same time, and each slot records, for
 each row, the position and the segment of its token (segment 0: the slot is empty). Prompts of
 different lengths therefore share one write index, and attention needs no other bookkeeping.
+
+Where layers have a sliding window, the slots of a row are in the order of its positions up to the
+write index, so that such a layer needs the last of them only.
 """
 
 import dataclasses
@@ -12,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 from jaxrl_llm.config import ModelConfig
 
@@ -41,6 +44,16 @@ def column_bytes(cfg: ModelConfig) -> int:
   """Returns the bytes of one token's keys and values in a cache."""
   of_head = cfg.head_dim * dtype(cfg).itemsize + (4 if dtype(cfg) == jnp.int8 else 0)
   return 2 * cfg.num_layers * cfg.num_kv_heads * of_head
+
+
+def windows(cfg: ModelConfig) -> tuple[int, ...]:
+  """Returns for each layer the tokens that a token attends to, itself among them; 0: all."""
+  return tuple(0 if i in cfg.full_layers else cfg.window for i in range(cfg.num_layers))
+
+
+def earlier(slots: int, window: int) -> int:
+  """Returns how many of so many slots before a token a layer with this window reads."""
+  return min(slots, window - 1) if window else slots
 
 
 @struct.dataclass
@@ -95,14 +108,14 @@ class Prefix:
   Attributes:
     keys: [M, K, head_dim, P], as `held`.
     values: [M, K, P, head_dim], as `held`.
-    visible: [M, P] bool, True on the prompt's tokens, False on padding.
+    positions: [M, P] int32, in the prompt, -1 at padding. P may differ between layers.
     rows: [M, G] int32, the rows that begin with each prompt; unused places hold any row.
     prompt, lane: [B] int32, where row b is in `rows`: rows[prompt[b], lane[b]] = b.
   """
 
   keys: Array | Int8
   values: Array | Int8
-  visible: Bool[Array, "M P"]
+  positions: Int[Array, "M P"]
   rows: Int[Array, "M G"]
   prompt: Int[Array, " B"]
   lane: Int[Array, " B"]
@@ -114,7 +127,8 @@ class KVCache:
 
   Attributes:
     keys: per layer [B, K, head_dim, S], as `held`, transposed because q k^T is then faster on CPU.
-      With scanned layers, one array with a leading axis N.
+      With scanned layers, one array with a leading axis N. A layer with a window may have fewer
+      than S slots: the last ones.
     values: per layer [B, K, S, head_dim], as `held`; with scanned layers, one array with a leading
       axis N.
     positions: [B, S] int32, position of each slot's token; meaningless where the slot is empty.
@@ -145,17 +159,27 @@ def empty(cfg: ModelConfig, rows: int, slots: int) -> KVCache:
   return KVCache(keys, values, none, none, jnp.int32(0))
 
 
-def grow(cache: KVCache, slots: int) -> KVCache:
-  """Returns the same content in a cache of `slots` slots, at least as many as now."""
+def grow(cache: KVCache, slots: int, windows: tuple[int, ...] = ()) -> KVCache:
+  """Returns the same content in a cache of `slots` slots, at least as many as now.
+
+  Args:
+    windows: of all layers, or of one that stands for scanned ones. All slots are written then, and
+      a layer with a window keeps those that the next token sees. Empty: every layer keeps all.
+  """
   more = slots - cache.positions.shape[1]
 
-  def padded(x: Array, axis: int) -> Array:
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, more)
-    return jnp.pad(x, widths)
+  def padded(x: Array, axis: int, window: int = 0) -> Array:
+    size = x.shape[axis]
+    x = lax.slice_in_dim(x, size - earlier(size, window), size, axis=axis)
+    return jnp.pad(x, [(0, more * (i == axis % x.ndim)) for i in range(x.ndim)])
 
-  return cache.replace(keys=jax.tree.map(lambda x: padded(x, -1), cache.keys),
-                       values=jax.tree.map(lambda x: padded(x, -2), cache.values),
+  def resized(layers, axis: int):
+    if not isinstance(layers, tuple):
+      return resized((layers,), axis)[0]
+    return tuple(jax.tree.map(functools.partial(padded, axis=axis, window=window), x)
+                 for x, window in zip(layers, windows or (0,) * len(layers), strict=False))
+
+  return cache.replace(keys=resized(cache.keys, -1), values=resized(cache.values, -2),
                        positions=padded(cache.positions, -1), segments=padded(cache.segments, -1))
 
 

@@ -135,11 +135,6 @@ def head_norm(cfg: ModelConfig, heads: int, axis: str) -> RMSNorm:
   return RMSNorm(sizes[first:], axes[first:], cfg.norm_epsilon, cfg.norm_offset)
 
 
-def window_of(cfg: ModelConfig, layer: int) -> int:
-  """Returns the tokens that a token attends to in a layer, itself among them; 0: all."""
-  return 0 if layer in cfg.full_layers else cfg.window
-
-
 class Attention(nnx.Module):
   """Grouped-query attention with rotary positions.
 
@@ -150,7 +145,7 @@ class Attention(nnx.Module):
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs, layer: int = 0):
     width, size = cfg.width, cfg.head_dim
-    self.cfg, self.window = cfg, window_of(cfg, layer)
+    self.cfg, self.window = cfg, kv_cache.windows(cfg)[layer]
     self.has_rope = layer not in cfg.no_rope_layers
     kv_shape, kv_axes = (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim")
     self.query = matrix(cfg, rngs, (width, cfg.num_heads, size), ("embed", "heads", "head_dim"),
@@ -192,10 +187,11 @@ class Attention(nnx.Module):
     queries, keys, values = (constrain(x, ("rows", "length", "heads", "head_dim"))
                              for x in (queries, keys, values))
     queries = constrain(queries, ("rows", None, "attending_heads", "head_dim"))
+    first = positions - self.window + 1 if self.window else None
     if isinstance(visible, live_attention.LiveRows):
-      out, new_cache = live_attention.attend(queries, keys, values, layer_cache, visible, constrain)
+      out, new_cache = live_attention.attend(queries, keys, values, layer_cache, visible, constrain,
+                                             first)
     else:
-      first = positions - self.window + 1 if self.window else None
       out, new_cache = self._attend((queries, keys, values), visible, layer_cache, index, constrain,
                                     first)
     change = multiply(out.reshape(*x.shape[:-1], -1), self.out, constrain)
@@ -220,7 +216,9 @@ class Attention(nnx.Module):
     queries, keys, values = projections
     keys, values = keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3)
     if layer_cache is not None:
-      keys, values = kv_cache.write(*layer_cache[:2], keys, values, index)
+      absent = visible.shape[-1] - layer_cache[0].shape[-1]  # slots of layers without a window
+      visible = visible[..., absent:]
+      keys, values = kv_cache.write(*layer_cache[:2], keys, values, index - absent)
     heads = ("rows", "attending_heads", None, None)
     keys, values = jax.tree.map(lambda x: constrain(x, heads), (keys, values))
     if layer_cache is None:

@@ -25,11 +25,13 @@ class LiveRows(NamedTuple):
 
   Attributes:
     length: [B] int32, tokens with the new one; 0: the row does nothing.
+    first: [B] int32, the first column that the new token sees.
     row, number: [n] int32, the live blocks of a device's rows: which row, which block of it.
     total: [1] int32, how many there are; one number for each device.
   """
 
   length: Int[Array, " B"]
+  first: Int[Array, " B"]
   row: Int[Array, " n"]
   number: Int[Array, " n"]
   total: Int[Array, " 1"]
@@ -72,25 +74,32 @@ def join(x: Float[Array, "B K T d"], side: int) -> Float[Array, "B k T D"]:
   return split_heads.swapaxes(2, 3).reshape(rows, heads // side, columns, side * size)
 
 
-def live_rows(length: Int[Array, " B"], keys, constrain) -> LiveRows:
-  """Lists the live blocks of each device's rows, once for all layers of a step.
+def live_rows(length: Int[Array, " B"], keys, constrain, window: int = 0) -> LiveRows:
+  """Lists the live blocks of each device's rows, once for all layers of a step that have a window.
 
   Args:
     keys: of a layer, as in `attend`.
+    window: tokens that the new one sees, itself among them; 0: all.
   """
   columns, block = keys.shape[2], block_of(keys.shape[2], keys.dtype)
+  most = min(columns // block, (window + block - 2) // block + 1 if window else columns)
+
   def listed(length):
-    count = lax.div(length + block - 1, block)
+    first = jnp.maximum(length - window, 0) if window else jnp.zeros_like(length)
+    begin = lax.div(first, block)
+    count = lax.div(length + block - 1, block) - begin
     ends = jnp.cumsum(count)
-    step = jnp.arange(length.shape[0] * (columns // block), dtype=jnp.int32)
+    step = jnp.arange(length.shape[0] * most, dtype=jnp.int32)
     row = jnp.searchsorted(ends, step, side="right", method="compare_all").astype(jnp.int32)
     row = jnp.minimum(row, length.shape[0] - 1)
-    return row, (step - (ends - count)[row]).astype(jnp.int32), ends[-1:].astype(jnp.int32)
+    number = step + (begin - ends + count)[row]
+    return first, row, number.astype(jnp.int32), ends[-1:].astype(jnp.int32)
 
   return LiveRows(length, *_by_shard(constrain, listed, (length,), (("rows",),)))
 
 
-def attend(queries, new_keys, new_values, layer_cache: tuple, rows: LiveRows, constrain):
+def attend(queries, new_keys, new_values, layer_cache: tuple, rows: LiveRows, constrain,
+           first=None):
   """Attends to a row's columns, to its new token, and to its prompt where it is shared.
 
   Args:
@@ -99,10 +108,13 @@ def attend(queries, new_keys, new_values, layer_cache: tuple, rows: LiveRows, co
     layer_cache: (keys, values) [B, K / n, T, n d] of a RowCache, as `kv_cache.held`, with a Prefix
       where prompts are shared.
     constrain: `parallel.Layout` of the devices; another function means JAX's default ones.
+    first: as in `attention.attend_shared`.
 
   Returns:
     (outputs [B, 1, H, d], (keys, values) with the new token at column length - 1).
   """
+  from jaxrl_llm.models import live_kernel  # Pallas takes long to import
+
   keys, values, *prefix = layer_cache
   size, kv_heads = queries.shape[-1], new_keys.shape[2]
   by_kv_head = (queries * size**-0.5).reshape(len(queries), kv_heads, -1, size)
@@ -115,37 +127,18 @@ def attend(queries, new_keys, new_values, layer_cache: tuple, rows: LiveRows, co
   run = functools.partial(_run, block, _chip(constrain, keys.shape[1]))
   heads, flat = ("rows", "kv_heads", None, None), ("rows",)
   out, log_sum, keys, values = _by_shard(
-      constrain, run, (wide(by_kv_head, side), *new, keys, values, *rows),
-      (heads,) * 5 + (flat,) * 4)
-  out, log_sum = narrow(out, side), log_sum.reshape(*by_kv_head.shape[:3], 1)
+      constrain, run, (live_kernel.wide(by_kv_head, side), *new, keys, values, *rows),
+      (heads,) * 5 + (flat,) * 5)
+  out, log_sum = live_kernel.narrow(out, side), log_sum.reshape(*by_kv_head.shape[:3], 1)
   if prefix:
     part = log_sum[..., None, :], jnp.ones_like(log_sum)[..., None, :], out[..., None, :]
-    return with_prefix(part, queries, prefix[0]), (keys, values)
+    return with_prefix(part, queries, prefix[0], first), (keys, values)
   return out.astype(queries.dtype).reshape(queries.shape), (keys, values)
 
 
-def wide(queries: Float[Array, "B K G d"], side: int) -> Float[Array, "B k g D"]:
-  """Returns queries of `side` heads side by side, [B, K / n, n G, n d]: zeros at other heads."""
-  if side == 1:
-    return queries
-  rows, heads, group, size = queries.shape
-  split_heads = queries.reshape(rows, heads // side, side, group, 1, size)
-  mine = jnp.eye(side, dtype=queries.dtype)[:, None, :, None]
-  return (split_heads * mine).reshape(rows, heads // side, side * group, side * size)
-
-
-def narrow(outputs: Float[Array, "B k g D"], side: int) -> Float[Array, "B K G d"]:
-  """Returns of each head of `wide` its own columns."""
-  if side == 1:
-    return outputs
-  rows, heads, group, size = outputs.shape
-  split_heads = outputs.reshape(rows, heads, side, group // side, side, size // side)
-  split_heads = jnp.stack([split_heads[:, :, i, :, i] for i in range(side)], 2)
-  return split_heads.reshape(rows, heads * side, group // side, size // side)
-
-
 def _run(block: int, chip: Chip, queries, *arrays):
-  from jaxrl_llm.models import live_kernel  # Pallas takes long to import
+  from jaxrl_llm.models import live_kernel
+
   return live_kernel.attend_and_write(queries, arrays[:2], arrays[2:4], LiveRows(*arrays[4:]),
                                       block, chip)
 

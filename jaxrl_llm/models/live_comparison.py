@@ -12,7 +12,8 @@ LARGEST = 5e-2  # difference of outputs of normal values; a TPU multiplies f32 i
 
 
 @functools.cache
-def difference(shapes: tuple[int, int, int, str], block: int, device: jax.Device) -> float:
+def difference(shapes: tuple[int, int, int, str], block: int, device: jax.Device,
+               window: int = 0) -> float:
   """Returns the largest difference of the kernel's outputs and of the cache that it leaves.
 
   Columns that a row has not written hold NaN; NaN in the result counts as infinite.
@@ -20,6 +21,7 @@ def difference(shapes: tuple[int, int, int, str], block: int, device: jax.Device
   Args:
     shapes: heads, key-value heads, their width, dtype of the cache.
     block: columns of a block; the cache has two.
+    window: tokens that a token sees, itself among them; 0: all.
   """
   heads, kv_heads, size, dtype = shapes
   length, columns = np.array([1, block + 3, 0, 2 * block], np.int32), 2 * block
@@ -42,7 +44,7 @@ def difference(shapes: tuple[int, int, int, str], block: int, device: jax.Device
     arrays = (x.astype(compute) for x in (queries, new_keys, new_values))
     joined = functools.partial(live_attention.join, side=side)
     cached = jax.tree.map(joined, (held(keys), held(values)))
-    rows = live_attention.live_rows(length, cached[0], None)
+    rows = live_attention.live_rows(length, cached[0], None, window)
     return live_attention.attend(*arrays, cached, rows, None)
 
   def multiplied_out(x):
@@ -55,7 +57,7 @@ def difference(shapes: tuple[int, int, int, str], block: int, device: jax.Device
     out, cached = jax.device_get(by_kernel(*arguments))
     new, cache = jax.device_get(jax.tree.map(held, (new, cache)))
   expected, entered = _reference(queries, [multiplied_out(x) for x in new],
-                                 [multiplied_out(x) for x in cache], length)
+                                 [multiplied_out(x) for x in cache], length, window)
   differences = [np.abs(np.asarray(out, np.float32) - expected)[length > 0]]
   for got, wanted in zip(cached, entered, strict=True):
     wanted = np.asarray(live_attention.join(wanted, side))
@@ -64,12 +66,13 @@ def difference(shapes: tuple[int, int, int, str], block: int, device: jax.Device
   return float("inf") if np.isnan(largest) else float(largest)
 
 
-def _reference(queries, new, cache, length):
+def _reference(queries, new, cache, length, window: int):
   """Returns (outputs, keys and values with the new token) in f32, by plain numpy."""
   columns, size = cache[0].shape[2:]
   place = (np.arange(columns) == length[:, None] - 1)[:, None, :, None]
   keys, values = (np.where(place, x.swapaxes(1, 2), old) for x, old in zip(new, cache, strict=True))
-  seen = (np.arange(columns) < length[:, None])[:, None, None]
+  distance = (length - 1)[:, None] - np.arange(columns)
+  seen = ((distance >= 0) & (distance < (window or columns)))[:, None, None]
   grouped = queries[:, 0].reshape(len(queries), keys.shape[1], -1, size) * size**-0.5
   scores = np.where(seen, np.einsum("bkgd,bktd->bkgt", grouped, keys), -1e30)
   weights = np.exp(scores - scores.max(-1, keepdims=True))

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
 
 from jaxrl_llm.models.kv_cache import Int8
 from jaxrl_llm.models.live_attention import LANES, NAME, TILE_BYTES, Chip, LiveRows
@@ -47,13 +48,13 @@ def attend_and_write(queries, new: tuple, cached: tuple, rows: LiveRows, block: 
   group, size = queries.shape[2:]
   heads = cached[0].shape[1] // chip.cores
 
-  def row_at(core, step, row, number, length):
+  def row_at(core, step, row, number, *_):
     return row[step], core, 0, 0
 
-  def block_at(core, step, row, number, length):
+  def block_at(core, step, row, number, *_):
     return row[step], core, number[step], 0
 
-  def scales_at(core, step, row, number, length):
+  def scales_at(core, step, row, number, *_):
     return row[step], core, 0, number[step]
 
   def of_row(*shape):
@@ -68,7 +69,7 @@ def attend_and_write(queries, new: tuple, cached: tuple, rows: LiveRows, block: 
   tiles = tuple(pltpu.VMEM((heads, *place.shape(x, place.tile)), x.dtype)
                 for place, x in zip(places, cached, strict=True))
   spec = pltpu.PrefetchScalarGridSpec(
-      num_scalar_prefetch=3, grid=(chip.cores, rows.total[0]),
+      num_scalar_prefetch=4, grid=(chip.cores, rows.total[0]),
       in_specs=[of_row(group, size), tuple(of_row(*x.shape[2:]) for x in new),
                 tuple(map(of_block, places, cached))],
       out_specs=[of_row(group, size), of_row(group, 1), anywhere],
@@ -80,13 +81,33 @@ def attend_and_write(queries, new: tuple, cached: tuple, rows: LiveRows, block: 
   out, log_sum, cached = pl.pallas_call(
       functools.partial(_kernel, block, places), grid_spec=spec, interpret=chip.interpret,
       name=NAME, out_shape=shapes,
-      input_output_aliases={4 + len(cached) + i: 2 + i for i in range(len(cached))},
+      input_output_aliases={5 + len(cached) + i: 2 + i for i in range(len(cached))},
       compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
-  )(rows.row, rows.number, rows.length, queries, tuple(new), tuple(cached))
+  )(rows.row, rows.number, rows.length, rows.first, queries, tuple(new), tuple(cached))
   cached = [x if axis == 2 else x.swapaxes(2, 3) for x, axis in zip(cached, axes, strict=True)]
   some = (rows.length > 0)[:, None, None, None]
   (keys, values), _ = jax.tree.unflatten(structure, cached + new)
   return jnp.where(some, out, 0.0), jnp.where(some, log_sum, LOWEST), keys, values
+
+
+def wide(queries: Float[Array, "B K G d"], side: int) -> Float[Array, "B k g D"]:
+  """Returns queries of `side` heads side by side, [B, K / n, n G, n d]: zeros at other heads."""
+  if side == 1:
+    return queries
+  rows, heads, group, size = queries.shape
+  split_heads = queries.reshape(rows, heads // side, side, group, 1, size)
+  mine = jnp.eye(side, dtype=queries.dtype)[:, None, :, None]
+  return (split_heads * mine).reshape(rows, heads // side, side * group, side * size)
+
+
+def narrow(outputs: Float[Array, "B k g D"], side: int) -> Float[Array, "B K G d"]:
+  """Returns of each head of `wide` its own columns."""
+  if side == 1:
+    return outputs
+  rows, heads, group, size = outputs.shape
+  split_heads = outputs.reshape(rows, heads, side, group // side, side, size // side)
+  split_heads = jnp.stack([split_heads[:, :, i, :, i] for i in range(side)], 2)
+  return split_heads.reshape(rows, heads * side, group // side, size // side)
 
 
 class Columns(NamedTuple):
@@ -113,6 +134,7 @@ class _Refs(NamedTuple):
   row: Any
   number: Any
   length: Any
+  first: Any
   queries: Any
   new: tuple
   cached: tuple
@@ -154,13 +176,13 @@ def _kernel(block: int, places: list[Columns], *refs):
   def _begin():
     x.pending[0] = 0
 
-  @pl.when(number == 0)
+  @pl.when(number == lax.div(x.first[row], block))
   def _begin_row():
     x.top[...] = jnp.full(x.top.shape, LOWEST, jnp.float32)
     x.total[...] = jnp.zeros(x.total.shape, jnp.float32)
     x.acc[...] = jnp.zeros(x.acc.shape, jnp.float32)
 
-  _add(x, sums, number * block, cached)
+  _add(x, sums, number * block, (x.first[row], cached))
 
   @pl.when((number + 1) * block > cached)
   def _end_row():
@@ -198,13 +220,16 @@ def _of_queries(scale, queries: int):
   return jnp.concatenate([jnp.broadcast_to(scale[:, i:i + 1], shape) for i in range(side)], 1)
 
 
-def _add(x: _Refs, sums, first, cached):
-  """Adds a block of columns, which begins at column `first`, to a row's sums."""
+def _add(x: _Refs, sums, begin, bounds):
+  """Adds a block of columns, which begins at column `begin`, to a row's sums; `bounds`: the first
+  column that counts, and the one after the last.
+  """
   queries, (keys, key_scale, values, value_scale) = x.queries[0], _split(x.cached)
   count = queries.shape[1]
 
   def is_live(shape, axis: int):
-    return first + lax.broadcasted_iota(jnp.int32, shape, axis) < cached
+    column = begin + lax.broadcasted_iota(jnp.int32, shape, axis)
+    return (column >= bounds[0]) & (column < bounds[1])
 
   if key_scale is None:
     values = jnp.where(is_live(values.shape, 1), values, jnp.zeros((), values.dtype))  # 0 x NaN

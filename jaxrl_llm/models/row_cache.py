@@ -4,6 +4,8 @@ Rows need no common index, so one may end and another take its place without mov
 Columns at and after a row's length may hold anything.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -11,6 +13,7 @@ from jax import lax
 from jaxtyping import Array, Int
 
 from jaxrl_llm.config import ModelConfig
+from jaxrl_llm.models import kv_cache
 from jaxrl_llm.models.kv_cache import KVCache, Prefix, dtype, zeros
 
 
@@ -39,32 +42,53 @@ def empty(cfg: ModelConfig, rows: int, columns: int, side: int = 1) -> RowCache:
 
 
 def of_slots(cache: KVCache, start: int = 0) -> RowCache:
-  """Returns the slots from `start` on as columns; layers must not be scanned."""
+  """Returns the slots from `start` on as columns; layers must not be scanned.
+
+  Args:
+    start: a negative one counts from the end, which layers with fewer slots have in common.
+  """
   keys = jax.tree.map(lambda x: x[..., start:].swapaxes(2, 3), cache.keys)
   return RowCache(keys, jax.tree.map(lambda x: x[:, :, start:], cache.values))
 
 
 def window(cache: RowCache, rows: Int[Array, " C"] | None, length: Int[Array, " C"],
-           position: Int[Array, " C"], columns: int, more: int) -> KVCache:
+           position: Int[Array, " C"], columns: int, more: int,
+           windows: tuple[int, ...]) -> KVCache:
   """Returns a KVCache of some rows: their first columns as slots, then `more` slots to write.
+
+  Where layers have a window, a row's tokens are the last of these slots, and a layer has the slots
+  that the next token sees.
 
   Args:
     rows: C of the cache's rows; None: all, in order.
     length: tokens of each of them, at most `columns`.
     position: of the token that follows a row's last one.
     columns: static, how many are copied.
+    windows: of the layers, as `kv_cache.windows`.
   """
+  before = columns - length if any(windows) else jnp.zeros_like(length)  # slots without a token
 
-  def part(x):
-    x = x[:, :, :columns]
+  def part(x, window: int):
+    x = x if any(windows) else x[:, :, :columns]
     x = x if rows is None else x.at[rows].get(mode="clip")
+    x = last_columns(x, length, kv_cache.earlier(columns, window)) if any(windows) else x
     return jnp.pad(x, [(0, more * (i == 2)) for i in range(x.ndim)])
 
-  keys, values = jax.tree.map(part, (cache.keys, cache.values))
+  keys, values = (tuple(jax.tree.map(functools.partial(part, window=window), x)
+                        for x, window in zip(layers, windows, strict=True))
+                  for layers in (cache.keys, cache.values))
   slot = jnp.arange(columns + more)
-  return KVCache(jax.tree.map(_turned, keys), values,
-                 (position - length)[:, None] + slot, (slot < length[:, None]).astype(jnp.int32),
-                 jnp.int32(columns))
+  filled = (slot >= before[:, None]) & (slot < (before + length)[:, None])
+  return KVCache(jax.tree.map(_turned, keys), values, (position - length - before)[:, None] + slot,
+                 filled.astype(jnp.int32), jnp.int32(columns))
+
+
+def last_columns(x: Array, length: Int[Array, " B"], count: int) -> Array:
+  """Returns the columns [B, K, count, ..] before column `length` of each row of x [B, K, T, ..];
+  before a row's first one they are copies of it.
+  """
+  column = jnp.maximum(length[:, None] - count + jnp.arange(count), 0)
+  return jnp.take_along_axis(x, column[:, None, :, None], axis=2)
 
 
 def put(old: Array, new: Array, to: Int[Array, " C"], source: Int[Array, " C"],
@@ -97,11 +121,23 @@ def select(old: Array, new: Array, source: Int[Array, " B"]) -> Array:
 
 
 def prefix(prompts: RowCache, length: Int[Array, " M"], rows: Int[Array, "M G"],
-           prompt: Int[Array, " B"], lane: Int[Array, " B"]) -> tuple[Prefix, ...]:
-  """Returns per layer the Prefix of these prompts, which have `length` tokens."""
-  visible = jnp.arange(prompts.keys[0].shape[2]) < length[:, None]
-  return tuple(Prefix(jax.tree.map(_turned, keys), values, visible, rows, prompt, lane)
-               for keys, values in zip(prompts.keys, prompts.values, strict=True))
+           prompt: Int[Array, " B"], lane: Int[Array, " B"],
+           windows: tuple[int, ...]) -> tuple[Prefix, ...]:
+  """Returns per layer the Prefix of these prompts, which have `length` tokens: of a layer with a
+  window, the tokens that the one after the prompt sees.
+  """
+  width = prompts.keys[0].shape[2]
+
+  def of_layer(keys, values, window: int) -> Prefix:
+    count = max(1, kv_cache.earlier(width, window))
+    column = jnp.broadcast_to(jnp.arange(width), (len(length), width))
+    if count < width:
+      column = length[:, None] - count + jnp.arange(count)
+      keys, values = jax.tree.map(lambda x: last_columns(x, length, count), (keys, values))
+    positions = jnp.where((column >= 0) & (column < length[:, None]), column, -1)
+    return Prefix(jax.tree.map(_turned, keys), values, positions, rows, prompt, lane)
+
+  return tuple(map(of_layer, prompts.keys, prompts.values, windows))
 
 
 def _turned(x: Array) -> Array:

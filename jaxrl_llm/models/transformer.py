@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import kv_cache, live_attention, row_attention
 from jaxrl_llm.models.kv_cache import KVCache
-from jaxrl_llm.models.layers import MLP, Attention, weight, width_norm, window_of, zeros
+from jaxrl_llm.models.layers import MLP, Attention, weight, width_norm, zeros
 from jaxrl_llm.models.mtp import MtpModule
 from jaxrl_llm.models.row_cache import RowCache
 
@@ -133,7 +133,8 @@ class Transformer(nnx.Module):
     else:
       layers = (cache.keys, cache.values) + (() if cache.prefix is None else (cache.prefix,))
     if isinstance(cache, RowCache):
-      visible = {0: live_attention.live_rows(cache.length, cache.keys[0], constrain)}
+      visible = {w: live_attention.live_rows(cache.length, cache.keys[0], constrain, w)
+                 for w in self._windows()}
     elif cache is not None:
       index, cache = cache.index, kv_cache.record(cache, positions, segments)
       distance = positions[..., None] - cache.positions[:, None]
@@ -157,14 +158,14 @@ class Transformer(nnx.Module):
     following = table[jnp.roll(tokens, -1, 1)].astype(jnp.dtype(self.cfg.compute_dtype))
     x = self.mtp.join(hidden, _laid_out(following, constrain), constrain)
     graph, state = nnx.split(self.mtp.block)
-    visible = self._rows(places, constrain)[window_of(self.cfg, self.cfg.num_layers - 1)]
+    visible = self._rows(places, constrain)[kv_cache.windows(self.cfg)[-1]]
     x, _ = _rematerialised(self.cfg, graph, constrain)(state, x, places.positions, visible, None,
                                                           None)
     return self.mtp.norm(x)
 
   def _windows(self) -> set[int]:
     """Returns the windows that layers have, 0 where one has none."""
-    return {window_of(self.cfg, layer) for layer in range(self.cfg.num_layers)}
+    return set(kv_cache.windows(self.cfg))
 
   def _rows(self, places: Places, constrain):
     """Returns what the tokens of full rows attend to, by the window of a layer."""
@@ -176,12 +177,12 @@ class Transformer(nnx.Module):
   def _unrolled(self, x, attended, layers, constrain, columns):
     positions, visible, index = attended
     keys, values, routing, states = [], [], [], []
+    windows = kv_cache.windows(self.cfg)
     for i, block in enumerate(self.blocks):
       graph, state = nnx.split(block)
       layer = None if layers is None else tuple(entry[i] for entry in layers)
       run = _rematerialised(self.cfg, graph, constrain)
-      attended_to = visible[window_of(self.cfg, i)]
-      x, ((k, v), used) = run(state, x, positions, attended_to, layer, index)
+      x, ((k, v), used) = run(state, x, positions, visible[windows[i]], layer, index)
       keys.append(k)
       values.append(v)
       routing += [] if used is None else [used]
@@ -191,7 +192,7 @@ class Transformer(nnx.Module):
 
   def _scanned(self, x, attended, layers, constrain, columns):
     positions, visible, index = attended
-    visible = visible[window_of(self.cfg, 0)]
+    visible = visible[kv_cache.windows(self.cfg)[0]]
     graph, state = nnx.split(self.blocks)
     run = _rematerialised(self.cfg, graph, constrain)
 

@@ -114,6 +114,10 @@ class Decoder:
   mesh: Mesh | None
   kernel: bool = False
 
+  @property
+  def _windows(self) -> tuple[int, ...]:
+    return kv_cache.windows(self.model.config)
+
   def lay(self, cache):
     """Divides the rows of a cache over the devices, and its heads over `tensor`."""
     return cache if self.mesh is None else jax.tree.map(self._lay_array, cache)
@@ -129,8 +133,8 @@ class Decoder:
              draw: Draw, *, rules: frozenset[str]) -> tuple[row_cache.RowCache, Sampled]:
     """Decodes a chunk: each step feeds each row's last token and samples the next.
 
-    Without the kernel, the steps read and write a copy of the rows' first columns, in which all
-    rows write the same slot; their new columns enter the cache at the end.
+    Without the kernel, the steps read and write a copy of the rows' first columns, or of a window's
+    last ones, in which all rows write the same slot; their new columns enter the cache at the end.
 
     Args:
       rules: static, the rules of `draw.sampling` that may be on, as in `next_token.sample_token`.
@@ -138,9 +142,9 @@ class Decoder:
     if self.kernel:
       return self._steps(params, cache, shared, inputs, draw, rules)
     copied = self.lay(row_cache.window(cache, inputs.slots, inputs.length, inputs.position,
-                                       inputs.columns, self.chunk))
+                                       inputs.columns, self.chunk, self._windows))
     copied, sampled = self._steps(params, copied, shared, inputs, draw, rules)
-    new = row_cache.of_slots(copied, inputs.columns)
+    new = row_cache.of_slots(copied, -self.chunk)
     return jax.tree.map(lambda old, new: self._enter(old, new, inputs), cache, new), sampled
 
   def _enter(self, old, new, inputs: ChunkInputs):
@@ -165,7 +169,8 @@ class Decoder:
     is_stop = jnp.isin(jnp.arange(model.config.vocab_size), stops)
     started, turns = _count(inputs.left > 0), inputs.given is not None
     prefix = None if shared is None else row_cache.prefix(shared.store, shared.length, shared.rows,
-                                                          shared.prompt, shared.lane)
+                                                          shared.prompt, shared.lane,
+                                                          self._windows)
 
     def unfinished(loop: _Loop):
       live = _count(loop.live)

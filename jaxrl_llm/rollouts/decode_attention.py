@@ -2,7 +2,9 @@
 
 `kernel` reads the blocks in which a row has tokens (models/live_attention.py), one program for any
 rows. `windowed` copies, for each chunk, the columns up to the longest row's end, and reads all of
-them; no kernel is needed. Before a run's first use of the kernel its device compares the two.
+them; no kernel is needed. Where a layer has a sliding window (`model.window`), both read only its
+columns: in whole blocks, or with room for a chunk. Before a run's first use of the kernel its
+device compares the two.
 """
 
 import logging
@@ -12,13 +14,6 @@ from jaxrl_llm.models import Model, kv_cache, live_attention
 
 AUTO, KERNEL, WINDOWED = "auto", "kernel", "windowed"
 logger = logging.getLogger(__name__)
-
-
-def check(kind: str, window: int) -> None:
-  """Raises ConfigError if the kernel is asked for and layers have a sliding window."""
-  if kind == KERNEL and window:
-    raise ConfigError(f"rollout.decode_attention = kernel with model.window = {window}: the "
-                      "kernel has no sliding window. Fix: rollout.decode_attention=auto.")
 
 
 def heads_side_by_side(kind: str, model: Model, columns: int, compare: bool = True) -> int:
@@ -35,9 +30,8 @@ def heads_side_by_side(kind: str, model: Model, columns: int, compare: bool = Tr
   """
   cfg, device = model.config, live_attention.device_of(model.constrain)
   side = live_attention.side_by_side(cfg.head_dim, cfg.num_kv_heads)
-  if kind == WINDOWED or (kind == AUTO and (device.platform != "tpu" or not side or cfg.window)):
+  if kind == WINDOWED or (kind == AUTO and (device.platform != "tpu" or not side)):
     return 0
-  check(kind, cfg.window)
   if not side:
     raise ConfigError(
         f"rollout.decode_attention = kernel with {cfg.num_kv_heads} key-value heads of "
@@ -49,7 +43,8 @@ def heads_side_by_side(kind: str, model: Model, columns: int, compare: bool = Tr
   difference = 0.0
   if compare:
     block = live_attention.block_of(columns, kv_cache.dtype(cfg))
-    difference = live_comparison.difference(shapes, block, device)
+    window = block // 2 + 3 if cfg.window else 0  # of which the long row's does not begin a block
+    difference = live_comparison.difference(shapes, block, device, window)
   if difference <= live_comparison.LARGEST:
     return side
   logger.warning("rollout.decode_attention: on %s the kernel differs from the reference by %.2g, "

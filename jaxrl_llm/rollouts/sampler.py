@@ -52,7 +52,7 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
   """
   keys, head = row_keys(key, prompts.row_id), model.head(params)
   hidden, cache = prefill(params, prompts, model, cfg.group_size)
-  rows, width = prompts.tokens.shape
+  (rows, width), windows = prompts.tokens.shape, kv_cache.windows(model.config)
   loop = _Loop(cache, jnp.int32(0), jnp.full((rows, cfg.max_new_tokens), cfg.pad_id, jnp.int32),
                jnp.zeros((rows, cfg.max_new_tokens), jnp.float32), jnp.zeros(rows, jnp.int32),
                jnp.zeros(rows, bool))
@@ -76,7 +76,7 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
   loop = sample(loop, hidden, prompts.prompt_length)
   for columns in range(cfg.window, cfg.max_new_tokens + cfg.window, cfg.window):
     columns = min(columns, cfg.max_new_tokens)
-    loop = loop.replace(cache=kv_cache.grow(loop.cache, width + columns))
+    loop = loop.replace(cache=kv_cache.grow(loop.cache, width + columns, windows))
     # Sampling token n reads column n - 1 of the completion, so a cache of `columns` columns serves
     # up to n = columns.
     end = min(columns + 1, cfg.max_new_tokens)
@@ -89,17 +89,25 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
 def prefill(params, prompts: PromptBatch, model, group: int):
   """Reads the prompts: each once, then repeated for the `group` rows that begin with it.
 
+  Where layers have a window, prompts end at the last slot, so that each row's last slots are those
+  that its next token sees.
+
   Returns:
     (hidden state [B, D] that predicts the first completion token, the prompts' cache).
   """
   tokens, length = prompts.tokens[::group], prompts.prompt_length[::group]
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-  segments = (positions < length[:, None]).astype(jnp.int32)
+  last = length - 1
+  if model.config.window:
+    positions = positions - (tokens.shape[1] - length)[:, None]
+    tokens = jnp.take_along_axis(tokens, jnp.maximum(positions, 0), axis=1)
+    last = jnp.full_like(length, tokens.shape[1] - 1)
+  segments = ((positions >= 0) & (positions < length[:, None])).astype(jnp.int32)
   cache = kv_cache.empty(model.config, *tokens.shape)
   hidden, cache = model.hidden(params, tokens, positions, segments, cache=cache)
-  last = jnp.take_along_axis(hidden, (length - 1)[:, None, None], axis=1)[:, 0]
+  hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
   cache = kv_cache.repeat_rows(cache, group, stacked=model.config.scan_layers)
-  return jnp.repeat(last, group, axis=0), cache
+  return jnp.repeat(hidden, group, axis=0), cache
 
 
 def _unfinished(end: int, loop: _Loop):

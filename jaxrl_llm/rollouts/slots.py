@@ -1,5 +1,6 @@
 """The device's side of a run: the cache of the rows in flight, and which row holds which slot."""
 
+import collections
 import dataclasses
 
 import jax
@@ -95,6 +96,10 @@ class Slots:
     else:
       self.prompt_widths = sizes.prompt_widths(width)
     self._column_bytes = kv_cache.column_bytes(model.config)
+    windows = kv_cache.windows(model.config)
+    # By window, the bytes of a column in the layers that have it.
+    self._window_bytes = {window: self._column_bytes // len(windows) * count
+                          for window, count in collections.Counter(windows).items()}
 
   def live(self) -> np.ndarray:
     """Returns [S] bool, slots whose row is in flight."""
@@ -243,17 +248,22 @@ class Slots:
     stats, steps, new = self.table.stats, int(sampled.steps), sampled.count.astype(int)
     stats.chunks += 1
     stats.slot_steps += len(new) * steps
-    stored = 0
+    places, width = 0, self.table.prompts.tokens.shape[1]
     if self.store is not None:
-      stored = len(self.store.group) * self.table.prompts.tokens.shape[1]
-    read = steps * len(new) * (columns + self.cfg.chunk)
-    if self.cfg.attention == decode_attention.KERNEL:
-      block, number = live_attention.block_of(self.columns, self.dtype), np.arange(steps)
-      read = (-(-(length[:, None] + number + 1) // block) * block * (number < new[:, None])).sum()
-    stats.cache_bytes_read += int(read + steps * stored) * self._column_bytes
-    stats.cache_bytes_held = (len(self.row) * self.columns + stored) * self._column_bytes
-    visible = int((new * visible_before + new * (new - 1) // 2).sum())
-    stats.cache_bytes_needed += visible * self._column_bytes
+      places = len(self.store.group)
+    stats.cache_bytes_held = (len(self.row) * self.columns + places * width) * self._column_bytes
+    number = np.arange(steps)
+    live, end = number < new[:, None], length[:, None] + number + 1
+    block = live_attention.block_of(self.columns, self.dtype)
+    for window, column_bytes in self._window_bytes.items():
+      read = steps * len(new) * (kv_cache.earlier(columns, window) + self.cfg.chunk)
+      if self.cfg.attention == decode_attention.KERNEL:
+        first = np.maximum(end - window, 0) // block if window else 0
+        read = ((-(-end // block) - first) * block * live).sum()
+      stored = steps * places * kv_cache.earlier(width, window)
+      visible = np.minimum(visible_before[:, None] + number, window or np.inf)
+      stats.cache_bytes_read += int(read + stored) * column_bytes
+      stats.cache_bytes_needed += int((visible * live).sum()) * column_bytes
 
   def _to_devices(self, tree):
     """Replicates a tree on each device; the compiler gives each device its rows."""

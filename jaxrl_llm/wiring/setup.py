@@ -11,7 +11,6 @@ from jaxrl_llm.fields import Problems
 from jaxrl_llm.late import Late
 from jaxrl_llm.models import Model, hf, row_attention, trainable
 from jaxrl_llm.parallel import divisions
-from jaxrl_llm.rollouts import decode_attention
 from jaxrl_llm.types import Task
 from jaxrl_llm.wiring.learner import Learner, make_learner
 from jaxrl_llm.wiring.resolve import resolve, warn_of_fast_rate, warn_of_off_policy_data
@@ -82,8 +81,6 @@ def build_learner(cfg: Config, devices=None, *,
   with problems:
     if mesh is not None:
       row_attention.check(cfg.model, mesh.devices.flat[0].platform)
-  with problems:
-    decode_attention.check(cfg.rollout.decode_attention, cfg.model.window)
   with problems:
     divisions.check_heads(cfg.model.num_kv_heads, cfg.mesh)
   task = checked_task(TaskSections.of(cfg), tokenizer, problems, training=training)

@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 import command
-import hf_checkpoints
 import jax
 import numpy as np
 import process_group as group
 import pytest
 import small_runs
 
+from experiments.families import checkpoints as hf_checkpoints
 from jaxrl_llm.models import hf
 from jaxrl_llm.reporting.reader import read_metrics, read_run
 

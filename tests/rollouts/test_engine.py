@@ -179,8 +179,8 @@ def length_of_another_row(cache, rows, length, *rest):
   return real_window(cache, rows, jnp.roll(length, 1), *rest)
 
 
-def prefix_of_another_group(prompts, length, rows, prompt, lane):
-  return real_prefix(prompts, length, rows, prompt[::-1], lane)
+def prefix_of_another_group(prompts, length, rows, prompt, *rest):
+  return real_prefix(prompts, length, rows, prompt[::-1], *rest)
 
 
 def put_other_rows(old, new, to, source, column, count):

@@ -44,13 +44,12 @@ def test_in_bfloat16():
 real_rows, real_kernel = live_attention.live_rows, live_kernel.attend_and_write
 
 
-def one_block_short(length, columns, constrain):
-  return real_rows(jnp.where(length > BLOCK, length - BLOCK, length), columns,
-                   constrain)._replace(length=length)
+def one_block_short(length, *rest):
+  return real_rows(jnp.where(length > BLOCK, length - BLOCK, length), *rest)._replace(length=length)
 
 
-def length_of_another_row(length, columns, constrain):
-  rows = real_rows(length, columns, constrain)
+def length_of_another_row(length, *rest):
+  rows = real_rows(length, *rest)
   return rows._replace(length=jnp.roll(length, 1))
 
 

@@ -5,10 +5,11 @@ GSM8K lines.
 import json
 from pathlib import Path
 
-import hf_checkpoints
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+
+from experiments.families import checkpoints as hf_checkpoints
 
 # ChatML with the thinking switch of Qwen3: no system turn of its own, a closed thinking block where
 # thinking is off.

@@ -11,7 +11,6 @@ import shutil
 import chat
 import command
 import formats
-import hf_checkpoints
 import huggingface_hub
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from experiments.commands import saved
+from experiments.families import checkpoints as hf_checkpoints
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import Model, load_pretrained
 from jaxrl_llm.reporting.reader import read_rollouts

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 
-import hf_checkpoints
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +13,7 @@ from safetensors.numpy import save_file
 from suites import quick_for
 
 from experiments.commands import peft
+from experiments.families import checkpoints as hf_checkpoints
 from jaxrl_llm.config import ParametersConfig
 from jaxrl_llm.models import hf, trainable
 from jaxrl_llm.models.hf.safetensors_files import write_tensors

@@ -1,12 +1,15 @@
 """Operations of programs whose numbers a reader can work out."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from experiments.planning import flops
+from experiments.planning import flops, model_flops
+from jaxrl_llm.config import ModelConfig
 
 X, W = jnp.ones((8, 16)), jnp.ones((5, 16, 16))
 PRODUCT = 2 * 8 * 16 * 16
@@ -105,3 +108,15 @@ def test_devices_inside_a_shard_map_are_added():
   f = jax.shard_map(lambda x, w: x @ w, mesh=mesh, in_specs=(rows, PartitionSpec()),
                     out_specs=rows)
   assert counted(f, X, W[0]).once["weights"] == PRODUCT
+
+
+def test_pairs_of_layers_with_a_window():
+  for first, last in ((0, 9), (3, 9), (8, 9)):
+    for window in (0, 1, 4, 20):
+      expected = sum(min(i + 1, window or last) for i in range(first, last))
+      assert model_flops.pairs_of(last, window) - model_flops.pairs_of(first, window) == expected
+  full = ModelConfig(num_layers=3)
+  mixed = dataclasses.replace(full, window=4, full_layers=(1,))
+  alone = dataclasses.replace(mixed, full_layers=())
+  found = [model_flops.attention(m, 2, 30) for m in (full, mixed, alone)]
+  assert found[1] == pytest.approx(found[0] / 3 + 2 * found[2] / 3) and found[2] < found[0] / 3

@@ -1,5 +1,7 @@
 """Kernels of attention against counts of their blocks."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -11,6 +13,10 @@ ROWS, KV_HEADS, GROUPS, LENGTH, SIZE = 2, 2, 4, 2048, 128
 HEADS = ROWS * KV_HEADS * GROUPS
 PAIRS = HEADS * LENGTH * (LENGTH + 1) // 2
 BLOCKS = LENGTH // attention_kernels.LARGEST_BLOCK
+
+
+def pairs(length: int, window: int) -> int:
+  return HEADS * sum(min(i + 1, window) for i in range(length))
 
 
 def counted(kernel, backward: bool) -> dict:
@@ -34,6 +40,14 @@ def test_pairs_are_counted_once_per_product(kernel, products):
   assert both == 2 * (2 + products) * SIZE * PAIRS
   # with every block of the grid it would be nearly twice that
   assert forward < 0.6 * 2 * 2 * SIZE * HEADS * LENGTH**2
+
+
+def test_a_window_s_pairs_are_counted_to_the_block():
+  window, block = 600, attention_kernels.LARGEST_BLOCK
+  kernel = functools.partial(attention_kernels.splash, window=window)
+  for backward, products in ((False, 2), (True, 2 + 4 + 3)):
+    found = counted(kernel, backward)[flops.KERNEL] / (2 * products * SIZE)
+    assert pairs(LENGTH, window) <= found <= pairs(LENGTH, window + block) < PAIRS
 
 
 def test_blocks_are_read_again_on_a_tpu_alone():
@@ -62,6 +76,22 @@ def test_live_blocks_are_read_by_their_share(dtype, column):
   tiles = 2 * heads * (32 * SIZE + (128 * 4 if dtype == jnp.int8 else 0))
   assert found[flops.READ_AGAIN] == (share - 2) * whole + tiles
   assert found[flops.KERNEL] == 4 * ROWS * KV_HEADS * GROUPS * SIZE * LENGTH * share
+
+
+def test_with_a_window_no_more_blocks_are_read_than_it_meets():
+  columns, window = 4096, 512
+  one = jax.ShapeDtypeStruct((ROWS, 1, KV_HEADS, SIZE), jnp.bfloat16)
+  shape = (ROWS, KV_HEADS, columns, SIZE)
+  cached = (jax.eval_shape(lambda: kv_cache.zeros(shape, jnp.bfloat16, 3)),) * 2
+
+  def step(queries, keys, values, cached, length):
+    rows = live_attention.live_rows(length, cached[0], None, window)
+    return live_attention.attend(queries, keys, values, cached, rows, None)
+
+  traced = jax.jit(step).trace(one, one, one, cached, jax.ShapeDtypeStruct((ROWS,), jnp.int32))
+  for live, share in ((0.1, 0.1), (0.9, 2 * 512 / columns)):  # it meets two blocks of 512
+    found = flops.count(traced.jaxpr, live=live).once[flops.KERNEL]
+    assert found == 4 * ROWS * KV_HEADS * SIZE * columns * share
 
 
 def test_other_kernels_count_their_whole_grid(monkeypatch):

@@ -1,4 +1,4 @@
-"""Tiny GGUF files of the networks in hf_checkpoints, laid out as llama.cpp's converter does."""
+"""Tiny GGUF files of experiments/families' networks, laid out as llama.cpp's converter does."""
 
 import json
 from pathlib import Path

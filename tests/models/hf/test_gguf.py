@@ -9,12 +9,12 @@ import sys
 
 import gguf as library
 import gguf_files as files
-import hf_checkpoints as hf
 import numpy as np
 import pytest
 from gguf_files import TYPES
 from test_hf_parity import assert_equal_logits, assert_same, forward, inputs
 
+from experiments.families import checkpoints as hf
 from jaxrl_llm.models import CheckpointError, load_pretrained, save_pretrained
 from jaxrl_llm.models.hf import gguf, import_weights, network_config, stored_files
 from jaxrl_llm.tasks.tokenizer import load_tokenizer, stop_ids
@@ -239,6 +239,8 @@ def value(x):
 
 @pytest.mark.parametrize(("change", "parts"), [
     ({"general.architecture": "gemma3"}, ("general.architecture = 'gemma3'", "llama, qwen2")),
+    ({"general.architecture": "olmo2"}, ("general.architecture = 'olmo2'", "llama, qwen2")),
+    ({"general.architecture": "smollm3"}, ("general.architecture = 'smollm3'", "llama, qwen2")),
     ({"general.type": "adapter"}, ("general.type = 'adapter'",)),
     ({"qwen3.expert_count": 4}, ("qwen3.expert_count = 4",)),
     ({"qwen3.rope.dimension_count": 8}, ("heads of 16", "turn 8")),

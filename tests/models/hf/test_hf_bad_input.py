@@ -4,13 +4,13 @@ import json
 import re
 import shutil
 
-import hf_checkpoints as hf
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from experiments.families import checkpoints as hf
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig
 from jaxrl_llm.models import CheckpointError, Model, load_pretrained, save_pretrained

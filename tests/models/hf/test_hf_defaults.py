@@ -2,13 +2,13 @@
 
 import json
 
-import hf_checkpoints as hf
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors import safe_open
 
+from experiments.families import checkpoints as hf
 from jaxrl_llm.models import CheckpointError, load_pretrained, save_pretrained
 from jaxrl_llm.models.hf.recommended_sampling import differing_sampling, position_limit
 from jaxrl_llm.models.hf.safetensors_files import INDEX, Weights

@@ -2,15 +2,16 @@
 
 import functools
 
-import hf_checkpoints as hf
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from suites import quick_for
+from suites import quick_for, quick_of
 
+from experiments.families import checkpoints as hf
+from experiments.families.comparison import PROMPTS
 from jaxrl_llm import parallel
 from jaxrl_llm.config import MeshConfig, SamplerConfig, is_uniform
 from jaxrl_llm.models import load_pretrained, save_pretrained
@@ -19,7 +20,6 @@ from jaxrl_llm.rollouts import generate
 from jaxrl_llm.types import PromptBatch, Sampling
 
 ROWS, LENGTH, NEW = 4, 40, 64
-PROMPTS = [[3, 14, 15, 9, 26, 5], [35], [8, 9, 7, 9, 32, 38, 46, 26, 43]]
 QUICK = {"qwen3_untied", "llama"}  # families
 REPEATING = {"olmo2_tied"}  # its random weights choose the same few tokens
 
@@ -146,10 +146,29 @@ def test_on_a_mesh(checkpoint, mesh):
   assert_equal_logits(forward(model)(params), hf.logits(checkpoint.network, inputs()))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_dtypes(dtype, tmp_path):
-  hf.make("qwen2_tied", tmp_path / "in", dtype=dtype)
+@pytest.mark.parametrize("name", quick_for((), ["qwen3_untied", "mistral", "olmo2", "smollm3",
+                                                "gemma3"]))
+def test_rows_of_the_vocabulary_beyond_the_tokenizer_s(name, mesh, tmp_path, monkeypatch):
+  """51 rows, which no axis of the mesh divides; the last three are no token's."""
+  monkeypatch.setitem(hf.SHARED, "vocab_size", hf.VOCAB + 3)
+  checkpoint = hf.make(name, tmp_path / "in", max_shard_size="20KB")
+  model, params, _ = load_pretrained(checkpoint.directory, mesh=mesh)
+  assert model.config.vocab_size == hf.VOCAB + 3
+  theirs = hf.logits(checkpoint.network, inputs())
+  assert_equal_logits(forward(model)(params), theirs)
+  save_pretrained(tmp_path / "out", model, params)
+  np.testing.assert_array_equal(hf.logits(hf.reload(tmp_path / "out"), inputs()), theirs)
+
+
+@pytest.mark.parametrize("name, dtype", quick_of((), {
+    f"{name}-{dtype}": (name, dtype) for name, dtype in [
+        ("qwen2_tied", "float16"),
+        *((name, "bfloat16") for name in ("qwen2_tied", "mistral", "olmo2", "smollm3_untied",
+                                          "gemma3"))]}))
+def test_dtypes(name, dtype, tmp_path):
+  """Of checkpoints in shards."""
+  hf.make(name, tmp_path / "in", dtype=dtype, max_shard_size="10KB")
+  assert len(list((tmp_path / "in").glob("*.safetensors"))) > 1
   model, params, report = load_pretrained(tmp_path / "in")
   assert {x.dtype.name for x in jax.tree.leaves(params)} == {dtype}
   assert {t.dtype for t in report.tensors} == {dtype}
@@ -157,7 +176,7 @@ def test_dtypes(dtype, tmp_path):
   assert_same(full, jax.tree.map(lambda x: np.asarray(x).astype(np.float32), params))
   assert_equal_logits(
       forward(model)(params), hf.logits(hf.reload(tmp_path / "in", dtype="float32"), inputs()))
-  save_pretrained(tmp_path / "same", model, params)
+  save_pretrained(tmp_path / "same", model, params, max_shard_bytes=10_000)
   assert_same(load_pretrained(tmp_path / "same")[1], params)
   assert str(hf.reload(tmp_path / "same").dtype) == f"torch.{dtype}"
   save_pretrained(tmp_path / "cast", model, full, dtype="bfloat16")

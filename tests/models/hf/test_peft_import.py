@@ -4,13 +4,13 @@ import functools
 import json
 import shutil
 
-import hf_checkpoints
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from experiments.families import checkpoints as hf_checkpoints
 from jaxrl_llm.models import CheckpointError, load_pretrained
 from jaxrl_llm.models.hf import import_adapters
 from jaxrl_llm.models.hf.import_adapters import CONFIG, WEIGHTS

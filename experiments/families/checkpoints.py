@@ -59,6 +59,13 @@ FAMILIES = {
             "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e3}})),
 }
+# Of families that plugins of experiments/extend register.
+PLUGIN_FAMILIES = {
+    "olmo3": ("olmo3", dict(
+        tie_word_embeddings=False, num_hidden_layers=4, sliding_window=6,
+        rope_parameters={"full_attention": YARN,
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}})),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Checkpoint:
 
 
 @functools.cache
-def quiet():
+def quiet() -> None:
   """Makes transformers silent, and single-threaded because tests run beside each other."""
   import torch
   import transformers
@@ -92,7 +99,7 @@ def make(family: str, directory: Path, dtype="float32", **save) -> Checkpoint:
   import transformers
 
   quiet()
-  kind, more = FAMILIES[family]
+  kind, more = (FAMILIES | PLUGIN_FAMILIES)[family]
   torch.manual_seed(sum(map(ord, family)))
   network = transformers.AutoModelForCausalLM.from_config(
       transformers.CONFIG_MAPPING[kind](**SHARED | more)).eval()
@@ -127,7 +134,7 @@ def logits(network, ids: np.ndarray) -> np.ndarray:
   import torch
 
   with torch.no_grad():
-    return network(torch.as_tensor(ids)).logits.float().numpy()
+    return network(torch.tensor(ids)).logits.float().numpy()
 
 
 def greedy(network, prompt: list[int], count: int) -> list[int]:

@@ -24,7 +24,7 @@ PLUGIN = HERE.parent / "extend/family.py"
 BOUND = 1e-4
 GREEDY = 32  # tokens of a continuation
 # A checkpoint of each family, for the page.
-NAMES = ("llama", "qwen2_tied", "qwen3_untied", "mistral", "olmo2", "smollm3",
+NAMES = ("llama", "qwen2_tied", "qwen3_untied", "qwen3_moe_mixed", "mistral", "olmo2", "smollm3",
          "gemma3", "olmo3")
 PART = "parity.py"
 HEADER = ("family", "checkpoint", "logits", "gradient", "transformers' own gradient", "greedy",

@@ -13,6 +13,7 @@ _QWEN3 = dict(head_dim=128, vocab_size=151_936, qk_norm=True)
 _QWEN25 = dict(qk_norm=False, qkv_bias=True)
 _7B = dict(_QWEN25, num_layers=28, width=3584, num_heads=28, num_kv_heads=4, head_dim=128,
            mlp_width=18_944, vocab_size=152_064, tie_head=False)
+_OLMO2 = dict(norms="after", qk_norm=True, wide_qk_norm=True, rope_base=5e5, tie_head=False)
 SHAPES: dict[str, tuple[float, dict[str, Any]]] = {
     "Qwen/Qwen3-1.7B": (1.7, dict(
         _QWEN3, num_layers=28, width=2048, num_heads=16, num_kv_heads=8, mlp_width=6144)),
@@ -29,6 +30,9 @@ SHAPES: dict[str, tuple[float, dict[str, Any]]] = {
         mlp_width=4864, vocab_size=151_936)),
     "Qwen/Qwen2.5-7B": (7.6, _7B),
     "Qwen/Qwen2.5-Math-7B": (7.6, _7B),
+    "allenai/OLMo-2-0425-1B-Instruct": (1.5, dict(
+        _OLMO2, num_layers=16, width=2048, num_heads=16, num_kv_heads=16, head_dim=128,
+        mlp_width=8192, vocab_size=100_352)),
 }
 
 

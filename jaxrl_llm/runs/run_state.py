@@ -32,8 +32,7 @@ class RunState:
     transform_state: state of update transforms between rollout batches, on the host, by name.
     stale: `updates.staleness` copies of step and trained parameters before earlier updates, the
       oldest first.
-    unfinished: with `updates.in_flight`, the completions of this process that continue in the next
-      iteration, on the host.
+    unfinished: with `updates.in_flight`, this process's completions that continue in the next one.
     groups: with `updates.replay`, those of that many iterations.
   """
 

@@ -19,7 +19,7 @@ from jaxrl_llm import parallel
 from jaxrl_llm.parallel import processes
 from jaxrl_llm.rollouts.in_flight import InFlight, Unfinished, not_begun
 from jaxrl_llm.runs.rollout_batch import Dispatched, by_row, iteration_key, prompt_batch
-from jaxrl_llm.types import Params, Problem, PromptBatch
+from jaxrl_llm.types import Params, Problem, PromptBatch, Rollout
 from jaxrl_llm.wiring.learner import Learner
 from jaxrl_llm.wiring.loop import RolloutSource
 
@@ -98,6 +98,12 @@ def shapes(unfinished: Unfinished, mesh: Mesh) -> dict:
 
   spread = parallel.spans_processes(mesh)
   return jax.tree.map(of_all, unfinished._asdict()) if spread else unfinished._asdict()
+
+
+def versions_everywhere(rollout: Rollout, step: int) -> dict[str, float]:
+  """Returns `version_metrics` of the rows of all processes, each of which has some on the host."""
+  rows = processes.exchange("versions", (rollout.mask, rollout.policy_step))
+  return version_metrics(*map(np.concatenate, zip(*rows, strict=True)), step)
 
 
 def version_metrics(mask: np.ndarray, policy_step: np.ndarray, step: int) -> dict[str, float]:

@@ -73,9 +73,8 @@ def batch_values(source: RolloutSource, scored: ScoredBatch, step: jax.Array) ->
                                             strict=True))
   versions = {}
   if batch.unfinished is not None:
-    from jaxrl_llm.runs.in_flight import version_metrics
-    rows = processes.exchange("versions", (batch.host.mask, batch.host.policy_step))
-    versions = version_metrics(*map(np.concatenate, zip(*rows, strict=True)), before)
+    from jaxrl_llm.runs.in_flight import versions_everywhere
+    versions = versions_everywhere(batch.host, before)
   completion_metrics = host_metrics(batch.verdicts, batch.host, source.rollout.group_size,
                                     source.multi_process)
   return batch.metrics | versions | completion_metrics | {

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
 from jaxrl_llm.models import trainable
@@ -55,10 +54,8 @@ class RunState:
     stale = (*self.stale[1:], _snapshot(self.state)) if self.stale else ()
     return dataclasses.replace(self, stale=stale)
 
-  def saved(self, mesh: Mesh | None = None) -> dict:
-    """Returns the tree of a checkpoint, on the `mesh` of all processes, without the frozen
-    parameters, which are the start's.
-    """
+  def saved(self, mesh: jax.sharding.Mesh | None = None) -> dict:
+    """Returns the tree of a checkpoint, on a mesh, without the start's frozen parameters."""
     tree = {"train": self.state.replace(frozen=None), "cursor": np.asarray(self.cursor, np.int32)}
     if self.stale:
       tree["stale"] = list(self.stale)

@@ -83,6 +83,8 @@ def call_methods():
   for name in advantages.names():
     cfg = config_lib.AdvantageConfig(name)
     jax.eval_shape(lambda x, cfg=cfg: advantages.get_advantage(cfg.name)(x, cfg), inputs)
+  critic = config_lib.AdvantageConfig("gae")
+  jax.eval_shape(lambda x: advantages.value_targets(x, critic), inputs)
   for name in registry.AGGREGATIONS.names():
     cfg = config_lib.AggregationConfig(name, 5 if name == "fixed" else None)
     jax.eval_shape(lambda *x, cfg=cfg: aggregation.loss_weights(*x, cfg), mask, array, ids)

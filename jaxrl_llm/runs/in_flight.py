@@ -103,7 +103,8 @@ def shapes(unfinished: Unfinished, mesh: Mesh) -> dict:
 def versions_everywhere(rollout: Rollout, step: int) -> dict[str, float]:
   """Returns `version_metrics` of the rows of all processes, each of which has some on the host."""
   rows = processes.exchange("versions", (rollout.mask, rollout.policy_step))
-  return version_metrics(*map(np.concatenate, zip(*rows, strict=True)), step)
+  mask, policy_step = map(np.concatenate, zip(*rows, strict=True))
+  return version_metrics(mask, policy_step, step)
 
 
 def version_metrics(mask: np.ndarray, policy_step: np.ndarray, step: int) -> dict[str, float]:

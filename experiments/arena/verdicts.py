@@ -15,6 +15,7 @@ from claims import ASKED_AFRESH, CLAIMS, FRESH_SEEDS, FURTHER_SEEDS, MAP, Claim,
 
 from experiments.tables_lib import arena, statistics
 from experiments.tables_lib.arena import records, tables
+from experiments.tables_lib.page_parts import narrow_tables
 from experiments.tables_lib.statistics import MEASURES, Difference
 from jaxrl_llm.reporting.tables import markdown_table
 
@@ -164,7 +165,7 @@ def t_table() -> str:
         cells_of_claim.append(interval(by_t, claim.margin if bed == "arena" else 0) + mark)
     lines.append((claim.text, *cells_of_claim))
   header = ("claim, by t", *(f"{bed}, {measure}" for bed, *_ in beds for measure in MEASURES))
-  return markdown_table(header, lines) + (
+  return narrow_tables(header, lines) + (
       "\n\\* The bootstrap's interval says the other: one leaves out 0, and one does not.\n")
 
 

@@ -83,6 +83,8 @@ def call_methods():
   for name in advantages.names():
     cfg = config_lib.AdvantageConfig(name)
     jax.eval_shape(lambda x, cfg=cfg: advantages.get_advantage(cfg.name)(x, cfg), inputs)
+  critic = config_lib.AdvantageConfig("gae")
+  jax.eval_shape(lambda x: advantages.value_targets(x, critic), inputs)
   for name in registry.AGGREGATIONS.names():
     cfg = config_lib.AggregationConfig(name, 5 if name == "fixed" else None)
     jax.eval_shape(lambda *x, cfg=cfg: aggregation.loss_weights(*x, cfg), mask, array, ids)
@@ -250,7 +252,7 @@ def train(folder):
            transform={"name": "pipo"}, warm_start={"steps": 1, "batch_size": 8},
            shaping={"overlong_buffer": 2}, evaluation={"every": 1, "samples": 1, "sets": sets},
            rollout={"shared_prefix": False}), folder / "terms")
-  trainer.run(tiny(term={"name": "mtp_ce"},
+  trainer.run(tiny(term={"name": "mtp_ce"}, updates={"replay": 1, "replay_rule": "recency"},
                    warm_start={"steps": 1, "batch_size": 8, "mtp_coef": 0.2}), folder / "mtp")
   with pytest.raises(trainer.RUN_ERRORS):
     trainer.run(tiny(dynamic_sampling={"enabled": True, "max_draws": 1},

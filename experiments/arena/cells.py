@@ -28,6 +28,19 @@ FURTHER = ("dapo_window@ppo?clip_high=.28", "topr", WIDE_CTPO, "ctpo_geomean", W
 SORTING = ("m2po", "bapo")  # sort the tokens of a batch, so on short rows only
 IDEAS = ("drift_free", "bound_by_age", "kept_window", "even_steps", "short_memory")
 HERE = Path("experiments/arena/ideas")
+# As in TPO's paper: the rewards over the population's standard deviation, rows summed.
+GROUPED = "aggregation=sequence_sum&advantage.ddof=0&advantage.epsilon=0.0"
+FORMS = HERE.parent / "group_forms.py"
+SNAPSHOT = f"{FORMS}:snapshot_grpo?{GROUPED}"
+TERMINAL = ("tpo", f"grpo_sequence@{SNAPSHOT}", f"grpo_no_pull@{SNAPSHOT}&pull=0.0",
+            f"grpo_drop_equal@{SNAPSHOT}&drop_equal=True",
+            f"group_pg@reinforce?advantage=grpo&{GROUPED}",
+            f"tpo_without_anchor@{FORMS}:tpo_without_anchor?{GROUPED}", "grpo", "tpo_mean",
+            f"tpo_drop_equal@{FORMS}:tpo_drop_equal?{GROUPED}")
+
+# Steps beyond the grid, where its end was the best step, by the place of the job: of TPO with 32
+# tokens, of GRPO without a pull with 32, and of scalar weights and token ratios with 8.
+TERMINAL_BEYOND = {1: (0.64, 1.28), 5: (0.005, 0.01), 8: (0.005, 0.01), 12: (0.005, 0.01)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +49,8 @@ class Job:
 
   Attributes:
     table: name of the file of results.
+    fresh: name of the file of seeds that choose nothing. They run with the others, because a
+      program takes longer to compile than to run; "": such seeds have programs of their own.
   """
 
   table: str
@@ -45,6 +60,7 @@ class Job:
   ages: tuple[int, ...] = AGES
   noises: tuple[float, ...] = (0.0,)
   seeds: tuple[int, ...] = tuple(range(SEEDS))
+  fresh: str = ""
 
   @property
   def runs(self) -> int:
@@ -86,7 +102,8 @@ def jobs() -> list[Job]:
       *grid("warm", 64, (*CORE, *SORTING)), *grid("ending", 64, (*CORE, *SORTING)),
       *grid("warm", 256, FURTHER), *grid("ending", 1024, CORE[:7]), *grid("ending", 256, FURTHER),
       *grid("warm", 64, FURTHER), *grid("ending", 64, FURTHER), *grid("warm", 1024, CORE[7:]),
-      *beyond(CORE, (256, 64)), *beyond(CORE[:7], (1024,)), *beyond(FURTHER, (256,)),
+      *terminal(), *replays(), *beyond(CORE, (256, 64)), *beyond(CORE[:7], (1024,)),
+      *beyond(FURTHER, (256,)),
   ]
 
 
@@ -138,6 +155,16 @@ def credit() -> list[Job]:
           for text in advantages]
 
 
+def terminal() -> list[Job]:
+  """TPO's own condition: a reward at the end of a short row, and four epochs over each batch."""
+  settings = [Setting("sparse", length=length, batches=1, epochs=4, ring=1) for length in (8, 32)]
+  out = [Job("terminal", method, setting, STEPS[:5], (0,), fresh="terminal_fresh")
+         for method in TERMINAL for setting in settings]
+  for index, steps in TERMINAL_BEYOND.items():
+    out.append(dataclasses.replace(out[index], steps=steps))
+  return out
+
+
 def optimizers() -> list[Job]:
   """SGD beside Adam, whose cells are those of the map."""
   return [Job("sgd", method, Setting("warm", length=64, optimizer="sgd"), SGD_STEPS, (16,))
@@ -148,6 +175,13 @@ def mixtures() -> list[Job]:
   """Ages that vary within a batch, and that fall along a row."""
   return [Job("mixtures", method, Setting("warm", mixture=mixture), STEPS[1:5], (16, 64))
           for mixture in ("batch", "row") for method in (NONE, "cispo", "minpro", "grpo", "ctpo")]
+
+
+def replays() -> list[Job]:
+  """Groups of all ages up to the largest in one batch, and CISPO on the new groups alone."""
+  setting = Setting("warm", length=32, mixture="replay", ring=17)
+  return [Job("replay", method, setting, STEPS[1:5], (0, 4, 16) if method == "cispo" else (4, 16),
+              fresh="replay_fresh") for method in ("cispo", "grpo", NONE, "minpro")]
 
 
 def recurrent() -> list[Job]:

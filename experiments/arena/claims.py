@@ -15,6 +15,9 @@ from cells import KEPT, NONE, WIDE_CTPO, WIDE_GSPO
 from experiments.tables_lib.arena.setting import Setting
 
 MAP = ("warm_64", "warm_256", "warm_1024", "ending_64", "ending_256", "ending_1024")
+TERMINAL, REPLAY = ("terminal",), ("replay",)
+# The tables whose claims get FRESH_SEEDS, by the file of these seeds.
+ASKED_AFRESH = {"fresh": MAP, "terminal_fresh": TERMINAL, "replay_fresh": REPLAY}
 FURTHER_SEEDS = tuple(range(16, 80))
 FRESH_SEEDS = tuple(range(128, 160))
 MARGIN = 0.02  # share of the optimum by which "as good as" lets the first method be behind
@@ -83,6 +86,30 @@ CLAIMS = (
           "ppo_recomputed", "noise", 0, 1.0, tables=("noise",)),
     Claim("recomputed anchor ahead of the sampler's", "common", "grpo_recomputed", "grpo",
           "anchors", 16, tables=("anchors",)),
+    # Written before the table `terminal` was run. GRPO on sequences is the paper's, with a pull to
+    # the policy that sampled.
+    Claim("TPO ahead of GRPO on sequences", "2604.06159", "tpo", "grpo_sequence", "terminal", 0,
+          tables=TERMINAL),
+    Claim("TPO ahead of GRPO on tokens, 4 epochs", "own", "tpo", "grpo", "terminal", 0,
+          tables=TERMINAL),
+    Claim("TPO ahead of its scalar weights", "2604.06159", "tpo", "group_pg", "terminal", 0,
+          tables=TERMINAL),
+    Claim("TPO's anchor: ahead of none", "2604.06159", "tpo", "tpo_without_anchor", "terminal", 0,
+          tables=TERMINAL),
+    Claim("pull to the snapshot: ahead of none", "2604.06159", "grpo_sequence", "grpo_no_pull",
+          "terminal", 0, tables=TERMINAL),
+    Claim("equal groups kept: ahead of masked, GRPO", "2604.06159", "grpo_sequence",
+          "grpo_drop_equal", "terminal", 0, tables=TERMINAL),
+    Claim("equal groups kept: ahead of masked, TPO", "own", "tpo", "tpo_drop_equal", "terminal", 0,
+          tables=TERMINAL),
+    Claim("TPO by the mean ahead of the sum, 32 tokens", "own", "tpo_mean", "tpo", "terminal", 0,
+          tables=TERMINAL, shortest=32),
+    # Written before the table `replay` was run.
+    Claim("mixed ages: CISPO ahead of GRPO", "own", "cispo", "grpo", "replay", 16, tables=REPLAY),
+    Claim("mixed ages: CISPO ahead of no ratio", "own", "cispo", "none", "replay", 16,
+          tables=REPLAY),
+    Claim("mixed ages: MinPRO ahead of CISPO", "own", "minpro", "cispo", "replay", 16,
+          tables=REPLAY),
 )
 # Named before the map, too: is one of our own ideas ahead of CISPO?
 IDEAS_AGAINST = Claim("an idea of ours is ahead of CISPO", "own", "", "cispo", "ideas", 64)
@@ -91,7 +118,9 @@ WORDS = {NONE: "no ratio", KEPT: "CISPO with GRPO's window", WIDE_CTPO: "CTPO, w
 
 
 def primary_task(claim: Claim) -> str:
-  """Returns the task of the cell named before the map, for tables that hold both."""
+  """Returns the task of the cell named before the map, for tables that hold several."""
   if claim.table.startswith(("ending", "aggregation")):
     return "ending"
+  if claim.table == "terminal":
+    return "sparse"
   return Setting().task

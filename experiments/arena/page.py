@@ -115,6 +115,9 @@ def side_table(name: str, reference: str) -> str:
     where = [cell.setting["task"], str(cell.age)]
     where += [f"noise {cell.noise:g}"] if name == "noise" else []
     where += [f"by {cell.setting['mixture']}"] if name == "mixtures" else []
+    where = [where[0], f"{cell.setting['length']} tokens"] if name == "terminal" else where
+    where[1] = {"0": "new groups only"}.get(where[1], f"0 to {where[1]}") if name == "replay" else (
+        where[1])
     lines.append((", ".join(where), cell.method, f"{cell.steps[records.best_step(cell)]:g}",
                   *(tables.spread(tuned(cell, kind)) for kind in KINDS),
                   *(corrected.get((index, kind), "-") for kind in KINDS)))
@@ -199,6 +202,9 @@ def time_table() -> str:
     tokens = sum(np.size(c.final) * c.setting["iterations"] * c.setting["groups"]
                  * c.setting["group_size"] * c.setting["length"] for c in cells(table))
     totals += (runs, *seconds)
+    if not seconds.any():  # its seeds ran in the programs of another table
+      lines.append((table, runs, "-", "-", "-", "-"))
+      continue
     lines.append((table, runs, f"{seconds[0]:.0f}", f"{seconds[1]:.0f}",
                   f"{60 * runs / seconds[1]:.0f}", f"{1e9 * seconds[1] / tokens:.0f}"))
   lines.append(("all", f"{totals[0]:.0f}", f"{totals[1]:.0f}", f"{totals[2]:.0f}", "", ""))
@@ -234,7 +240,9 @@ def parts() -> list[Part]:
       Part("baselines", side_table("baselines", "rloo_4")),
       Part("aggregation", side_table("aggregation", "token")),
       Part("credit", side_table("credit", "grpo")), Part("anchors", side_table("anchors", "grpo")),
-      Part("mixtures", side_table("mixtures", "cispo")), Part("gru", side_table("gru", "cispo")),
+      Part("mixtures", side_table("mixtures", "cispo")),
+      Part("terminal", side_table("terminal", "grpo_sequence")),
+      Part("replay", side_table("replay", "cispo")), Part("gru", side_table("gru", "cispo")),
       Part("sgd", side_table("sgd", "cispo")),
       Part("ideas", f"{ideas_verdict()}\n\n{ideas_table()}"), Part("time", time_table()),
   ]

@@ -4,6 +4,8 @@
   python experiments/arena/run.py --jobs=2                # what the map lacks, then the page
   python experiments/arena/run.py --tables=warm_256,ideas --jobs=2
   python experiments/arena/run.py --tables=fresh --jobs=2 # seeds that chose no step
+  python experiments/arena/run.py --tables=terminal --jobs=2      # TPO's claims, fresh seeds too
+  python experiments/arena/run.py --tables=replay --jobs=2        # groups of mixed ages, likewise
   python experiments/arena/run.py --render                # only the page
   python experiments/arena/run.py --method=ideas/mine.py:capped
   python experiments/arena/run.py --method='gspo?clip_low=.03&clip_high=.04' --table=ending_256
@@ -13,6 +15,7 @@ same command goes on. `--method` writes nothing; it takes the other methods' run
 """
 
 import argparse
+import dataclasses
 import os
 import sys
 import time
@@ -24,7 +27,7 @@ from pathlib import Path
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import cells as arena_cells
-from claims import CLAIMS, FRESH_SEEDS, FURTHER_SEEDS, MAP
+from claims import ASKED_AFRESH, CLAIMS, FRESH_SEEDS, FURTHER_SEEDS
 from tqdm import tqdm
 
 from experiments.commands import cache
@@ -43,7 +46,23 @@ def run(job: arena_cells.Job) -> list[arena.Cell]:
   """Returns the cells of a job."""
   cache.keep_programs()
   method = methods.parse(job.method, job.setting.length)
-  return run_method(method, job.setting, (job.steps, job.ages, job.noises), job.seeds)
+  seeds = [job.seeds]
+  if job.fresh:
+    size = len(job.seeds)
+    seeds += [FRESH_SEEDS[n:n + size] for n in range(0, len(FRESH_SEEDS), size)]
+  return run_method(method, job.setting, (job.steps, job.ages, job.noises), *seeds)
+
+
+def store(job: arena_cells.Job, cells: list[arena.Cell]) -> None:
+  """Adds a job's cells to its table, and fresh seeds at the step that the others chose to theirs.
+  """
+  chosen = [records.of_seeds(cell, job.seeds) for cell in cells]
+  if job.fresh:
+    records.append(RESULTS / f"{job.fresh}.jsonl", [
+        dataclasses.replace(records.of_seeds(every, FRESH_SEEDS, records.best_step(cell)),
+                            seconds=(0.0, 0.0))
+        for every, cell in zip(cells, chosen, strict=True)])
+  records.append(RESULTS / f"{job.table}.jsonl", chosen)
 
 
 def missing(jobs: list[arena_cells.Job]) -> list[arena_cells.Job]:
@@ -78,14 +97,17 @@ def fresh() -> list[arena_cells.Job]:
   """Returns the jobs of the claims on the map with fresh seeds, at the steps that the map chose:
   method by method, in the order of the claims, so that the first claims are complete first.
   """
-  names = dict.fromkeys(name for claim in CLAIMS if claim.tables == MAP
-                        for name in (claim.first, claim.second))
-  every = [cell for table in MAP
-           for cell in records.merged(records.read(RESULTS / f"{table}.jsonl"))]
-  return [arena_cells.Job("fresh", cell.text, Setting(**cell.setting),
-                          (cell.steps[records.best_step(cell)],), (cell.age,), (cell.noise,),
-                          FRESH_SEEDS)
-          for name in names for cell in every if cell.method == name]
+  out = []
+  for file, tables_of in ASKED_AFRESH.items():
+    names = dict.fromkeys(name for claim in CLAIMS if claim.tables == tables_of
+                          for name in (claim.first, claim.second))
+    every = [cell for table in tables_of
+             for cell in records.merged(records.read(RESULTS / f"{table}.jsonl"))]
+    out += [arena_cells.Job(file, cell.text, Setting(**cell.setting),
+                            (cell.steps[records.best_step(cell)],), (cell.age,), (cell.noise,),
+                            FRESH_SEEDS)
+            for name in names for cell in every if cell.method == name]
+  return out
 
 
 def run_map(jobs: list[arena_cells.Job], workers: int) -> None:
@@ -97,7 +119,7 @@ def run_map(jobs: list[arena_cells.Job], workers: int) -> None:
     for future in as_completed(futures):
       job = futures[future]
       results = future.result()
-      records.append(RESULTS / f"{job.table}.jsonl", results)
+      store(job, results)
       bar.update(job.tokens)
       bar.set_postfix_str(f"{job.table} {results[0].method}")
       if bar.disable:
@@ -159,7 +181,7 @@ def chosen(names: str) -> list[arena_cells.Job]:
   """Returns the jobs of some tables, or of all."""
   jobs = [*arena_cells.jobs(), *further(), *fresh()]
   wanted = [name for name in names.split(",") if name]
-  known = sorted({"more", "fresh", *(job.table for job in jobs)})
+  known = sorted({"more", *ASKED_AFRESH, *(job.table for job in jobs)})
   unknown = sorted(set(wanted) - set(known))
   if unknown:
     raise ConfigError(f"--tables={names}: {', '.join(unknown)} unknown; there are "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import transformer
-from claims import CLAIMS, FRESH_SEEDS, FURTHER_SEEDS, MAP, Claim, primary_task
+from claims import ASKED_AFRESH, CLAIMS, FRESH_SEEDS, FURTHER_SEEDS, MAP, Claim, primary_task
 
 from experiments.tables_lib import arena, statistics
 from experiments.tables_lib.arena import records, tables
@@ -20,7 +20,7 @@ from jaxrl_llm.reporting.tables import markdown_table
 
 RESULTS = Path(__file__).parent / "results"
 KINDS = {"end": "final", "mean": "mean"}  # names in `records.Cell`, by measure
-BESIDE_MAP = ("more", "fresh")  # tables of further seeds, at the steps that the map chose
+BESIDE_MAP = ("more", *ASKED_AFRESH)  # tables of further seeds, at the steps that the map chose
 Pair = tuple[arena.Cell, arena.Cell]
 
 
@@ -64,7 +64,8 @@ def within(claim: Claim) -> list[Pair]:
 
 def _fresh(pair: Pair) -> Pair | None:
   """Returns the cells of fresh seeds at the steps that a pair of the map chose."""
-  there = [next((other for other in cells("fresh") if other.seeds == FRESH_SEEDS
+  there = [next((other for file in ASKED_AFRESH for other in cells(file)
+                 if other.seeds == FRESH_SEEDS
                  and (other.text, other.setting) == (cell.text, cell.setting)
                  and other.age == cell.age and other.noise == cell.noise
                  and other.steps == (cell.steps[records.best_step(cell)],)), None)

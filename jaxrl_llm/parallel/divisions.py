@@ -57,10 +57,9 @@ def check(cfg: RowSections, mesh: Mesh, sampling: Mesh | None = None) -> None:
   sampled_rows = _sampled_rows(cfg.rollout)
   trained_rows = _trained_rows(cfg.rollout, cfg.updates, cfg.warm_start)
   _check_processes(cfg.rollout.prompts, cfg.warm_start)
-  for key, off in (("in_flight", False), ("replay", 0)):
-    if (value := getattr(cfg.updates, key)) and processes.count() > 1:
-      raise ConfigError(f"updates.{key} = {value} with {processes.count()} processes: allowed is "
-                        f"1. Fix: updates.{key}={off}, and updates.staleness=1 instead.")
+  if cfg.updates.replay and processes.count() > 1:
+    raise ConfigError(f"updates.replay = {cfg.updates.replay} with {processes.count()} processes: "
+                      "allowed is 1. Fix: updates.replay=0, and updates.staleness=1 instead.")
   in_order = cfg.server.url or _in_order(cfg.rollout, cfg.mesh, cfg.dynamic_sampling.enabled)
   if cfg.updates.overlap and not separate and mesh.size > 1 and not in_order:
     raise ConfigError(

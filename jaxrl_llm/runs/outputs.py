@@ -185,7 +185,7 @@ class RunRecords(Records):
       self._note(run, iteration, evaluated)
       last = last or outputs.best.stop
     if due or last:
-      outputs.save(iteration, run.saved(), wait=last or terminated)
+      outputs.save(iteration, run.saved(self._loop.learner.mesh), wait=last or terminated)
       phases.lap("checkpoint")
     if terminated:
       raise Terminated(agreed=True)
@@ -201,7 +201,7 @@ class RunRecords(Records):
       self._note(run, 0, first)
     else:
       outputs.writer.write(0, outputs.clock.metrics())
-    outputs.save(0, run.saved())
+    outputs.save(0, run.saved(self._loop.learner.mesh))
 
   def _terminated(self) -> bool:
     """Returns whether a signal must end the run, in any process."""
@@ -252,7 +252,7 @@ class RunRecords(Records):
       return
     self._write_pending()
     if self._outputs.checkpoints.latest() != iteration:
-      self._outputs.save(iteration, run.saved(), wait=True)
+      self._outputs.save(iteration, run.saved(self._loop.learner.mesh), wait=True)
 
 
 def write_rollouts(directory: Path, iteration: int, rows: list[dict], files: RolloutFilesConfig,

@@ -73,8 +73,8 @@ def batch_values(source: RolloutSource, scored: ScoredBatch, step: jax.Array) ->
                                             strict=True))
   versions = {}
   if batch.unfinished is not None:
-    from jaxrl_llm.runs.in_flight import version_metrics
-    versions = version_metrics(batch.host, before)
+    from jaxrl_llm.runs.in_flight import versions_everywhere
+    versions = versions_everywhere(batch.host, before)
   completion_metrics = host_metrics(batch.verdicts, batch.host, source.rollout.group_size,
                                     source.multi_process)
   return batch.metrics | versions | completion_metrics | {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Metrics of the sampler that are summed over several batches; the others are ratios.
 SUMMED = {"rollout/chunks", "tool/calls", "time/tools", "server/failed_groups",
-          "server/redrawn_batches", "time/server_away"}
+          "server/redrawn_batches", "time/server_away", "in_flight/unfinished_tokens"}
 
 
 class DriedUpError(RuntimeError):

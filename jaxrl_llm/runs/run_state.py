@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_llm import parallel
 from jaxrl_llm.models import trainable
 from jaxrl_llm.store.checkpoints import abstract
 from jaxrl_llm.training.train_step import carrying_shardings, init_state, state_shardings
@@ -30,7 +31,7 @@ class RunState:
     transform_state: state of update transforms between rollout batches, on the host, by name.
     stale: `updates.staleness` copies of step and trained parameters before earlier updates, the
       oldest first.
-    unfinished: with `updates.in_flight`, the completions that continue in the next iteration.
+    unfinished: with `updates.in_flight`, this process's completions that continue in the next one.
     groups: with `updates.replay`, those of that many iterations.
   """
 
@@ -53,13 +54,14 @@ class RunState:
     stale = (*self.stale[1:], _snapshot(self.state)) if self.stale else ()
     return dataclasses.replace(self, stale=stale)
 
-  def saved(self) -> dict:
-    """Returns the tree of a checkpoint, without the frozen parameters, which are the start's."""
+  def saved(self, mesh: jax.sharding.Mesh | None = None) -> dict:
+    """Returns the tree of a checkpoint, on a mesh, without the start's frozen parameters."""
     tree = {"train": self.state.replace(frozen=None), "cursor": np.asarray(self.cursor, np.int32)}
     if self.stale:
       tree["stale"] = list(self.stale)
     if self.unfinished is not None:
-      tree["unfinished"] = self.unfinished._asdict()
+      from jaxrl_llm.runs import in_flight
+      tree["unfinished"] = in_flight.saved(self.unfinished, mesh)
     if self.groups is not None:
       tree["replay"] = self.groups._asdict()
     return tree | self.transform_state
@@ -91,7 +93,7 @@ def restored_state(tree: dict, start: Start) -> RunState:
     groups = Groups(**tree["replay"])
   if "unfinished" in tree:
     from jaxrl_llm.rollouts.in_flight import Unfinished
-    unfinished = Unfinished(**tree["unfinished"])
+    unfinished = Unfinished(**parallel.local_rows(tree["unfinished"]))
   return RunState(tree["train"].replace(frozen=start.frozen), int(tree["cursor"]),
                   {name: subtree for name, subtree in tree.items() if name not in OF_EVERY_RUN},
                   tuple(tree.get("stale", ())), unfinished, groups)
@@ -109,7 +111,8 @@ def abstract_saved(learner: Learner) -> dict:
     tree["stale"] = [TrainState(train.step, train.params, None)] * learner.updates.staleness
   unfinished, groups, carried = _of_some_runs(learner)
   if unfinished is not None:
-    tree["unfinished"] = unfinished._asdict()
+    from jaxrl_llm.runs import in_flight
+    tree["unfinished"] = in_flight.shapes(unfinished, learner.mesh)
   if groups is not None:
     tree["replay"] = groups._asdict()
   return tree | carried

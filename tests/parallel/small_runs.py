@@ -22,6 +22,9 @@ def get_config(kind: str = "plain"):
   config.rollout.update(prompts=16, group_size=4)
   if kind == "slots":
     config.rollout.update(slots=32, chunk=3)
+  elif kind == "in_flight":  # other batches in each number of processes, so none of KINDS
+    config.updates.in_flight = True
+    config.rollout.update(slots=64, chunk=2, max_new_tokens=12, window=12)
   elif kind == "dynamic":
     config.dynamic_sampling.update(enabled=True, max_draws=20)
   elif kind == "overlap":

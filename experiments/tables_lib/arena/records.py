@@ -118,6 +118,21 @@ def _merge_steps(group: Sequence[Cell]) -> Cell:
   return dataclasses.replace(group[0], steps=tuple(steps), seconds=(compilation, run), **of_steps)
 
 
+def of_seeds(cell: Cell, seeds: Sequence[int], step: int | None = None) -> Cell:
+  """Returns the part of a cell that is of some of its seeds, and of one step if it is given.
+
+  What is averaged over the seeds stays as it is, as do the seconds.
+  """
+  index = [cell.seeds.index(seed) for seed in seeds]
+  chosen = range(len(cell.steps)) if step is None else [step]
+  values: dict[str, Any] = {name: [[getattr(cell, name)[p][n] for n in index] for p in chosen]
+                            for name in ("final", "mean", "best")}
+  values |= {name: [getattr(cell, name)[p] for p in chosen]
+             for name in ("dropped", "length", "drift", "spread")}
+  return dataclasses.replace(cell, steps=tuple(cell.steps[p] for p in chosen), seeds=tuple(seeds),
+                             **values)
+
+
 def at_the_end(cell: Cell) -> bool:
   """Returns whether the best step is the smallest or the largest that ran."""
   return best_step(cell) in (0, len(cell.steps) - 1)
@@ -161,6 +176,7 @@ def read(path: Path) -> list[Cell]:
       entry = json.loads(line)
       for name in ("steps", "seeds", "seconds"):
         entry[name] = tuple(entry[name])
+      entry["setting"] = dataclasses.asdict(Setting(**entry["setting"]))  # fields since its run
       cells.append(Cell(**entry))
     except (TypeError, KeyError, ValueError) as error:
       raise ValueError(f"{path}, line {number}: not a cell of the arena ({error}). Fix: delete the "

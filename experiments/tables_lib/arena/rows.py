@@ -59,6 +59,17 @@ def parts(setting: Setting) -> Int[Array, "B L"] | None:
   return jnp.broadcast_to((group % POLICIES_OF_A_MIXTURE)[:, None], shape)
 
 
+def drawn(kept: Rows, choice: Int[Array, " G"], group_size: int) -> Rows:
+  """Returns the chosen groups of kept rows [K, B, ...], by their numbers in K times the groups."""
+  groups = kept.rewards.shape[1] // group_size
+
+  def take(x):
+    by_group = x.reshape(-1, group_size, *x.shape[2:])
+    return by_group[choice].reshape(groups * group_size, *x.shape[2:])
+
+  return jax.tree.map(take, kept)._replace(group_id=jnp.repeat(jnp.arange(groups), group_size))
+
+
 def sample(automaton: Automaton, policy: Policy, behavior: Behavior, key, setting: Setting) -> Rows:
   """Returns `setting.groups` x `setting.group_size` rows; the key is consumed.
 

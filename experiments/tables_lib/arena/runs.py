@@ -88,13 +88,35 @@ def behavior(context: Context, ring, iteration, place: Place, key) -> Behavior:
   """Returns the policies that sample an iteration's rows; the key is consumed."""
   setting, logits = context.setting, context.automaton.first_logits
   logits = logits + place.noise * jax.random.normal(key, logits.shape)
-  if setting.mixture == "none":
-    params = policy_of_age(ring, iteration, place.age)
+  if setting.mixture in ("none", "replay"):
+    age = place.age if setting.mixture == "none" else 0
+    params = policy_of_age(ring, iteration, age)
     return Behavior(context.policy.prepare(params, context.fixed, logits))
   last = POLICIES_OF_A_MIXTURE - 1
   tables = [context.policy.prepare(policy_of_age(ring, iteration, place.age * (last - n) // last),
                                    context.fixed, logits).log_probs for n in range(last + 1)]
   return Behavior(table_of(jnp.concatenate(tables)), rows.parts(setting))
+
+
+def replayed(context: Context, ring, kept: rows.Rows, iteration, age, key):
+  """Returns groups drawn from those of the last `age` + 1 iterations, and their policies.
+
+  The key is consumed. No group is drawn twice.
+
+  Args:
+    ring: [K, n], parameters of the last K iterations.
+    kept: [K, B, ...], the rows that they sampled, in the same places.
+  """
+  setting, size = context.setting, context.setting.ring
+  ages = (iteration - jnp.arange(size)) % size
+  noisy = jax.random.gumbel(key, (size, setting.groups))
+  noisy = jnp.where((ages <= jnp.minimum(age, iteration))[:, None], noisy, -jnp.inf)
+  _, choice = lax.top_k(noisy.reshape(-1), setting.groups)
+  tables = jax.vmap(lambda params: context.prepare(params).log_probs)(ring)
+  place = jnp.repeat(choice // setting.groups, setting.group_size)[:, None]
+  part = jnp.broadcast_to(place, (setting.rows, setting.length))
+  return (rows.drawn(kept, choice, setting.group_size),
+          Behavior(table_of(tables.reshape(-1, tables.shape[-1])), part))
 
 
 def exact_or_sampled(context: Context, params, key) -> Float[Array, ""]:
@@ -123,7 +145,7 @@ def run(begin: Start, place: Place, method: Method, setting: Setting) -> Record:
 
   ring = jnp.broadcast_to(begin.params, (setting.ring, *begin.params.shape))
   critic = jnp.full((MARKS, begin.automaton.starts.shape[0]), begin.first_return)
-  carry = (updates.learner(method, setting, begin.params), ring, critic)
+  carry = (updates.learner(method, setting, begin.params), ring, critic, _no_rows(setting))
   _, (value, (spread, drift, drop_share, length)) = lax.scan(
       block, carry, jnp.arange(setting.evaluations))
   scale = begin.optimum - begin.first_return
@@ -131,26 +153,45 @@ def run(begin: Start, place: Place, method: Method, setting: Setting) -> Record:
                 drift.mean(0), spread.mean(0))
 
 
+def _no_rows(setting: Setting) -> rows.Rows | None:
+  """Returns places for the rows of `ring` iterations, where they are drawn again."""
+  if setting.mixture != "replay":
+    return None
+  per_row = jnp.zeros((setting.ring, setting.rows))
+  per_token = jnp.zeros((*per_row.shape, setting.length), jnp.int32)
+  return rows.Rows(per_token, per_token, per_token.astype(bool), per_row, per_row,
+                   per_row.astype(jnp.int32))
+
+
 def _iterate(context: Context, key, place: Place, carry, iteration):
   """One iteration: samples rows from an older policy, and updates on each optimizer batch."""
-  learner, ring, critic = carry
+  learner, ring, critic, kept = carry
   method, setting = context.method, context.setting
   ring = ring.at[iteration % setting.ring].set(learner.params)
   sampling, noise = jax.random.split(jax.random.fold_in(key, iteration))
   sampler = behavior(context, ring, iteration, place, noise)
   samples = rows.sample(context.automaton, context.policy, sampler, sampling, setting)
-  batch = updates.scored(context, samples, sampler, context.prepare(learner.params), critic)
   if "values" in advantages.needs(method.advantage):
     critic = updates.learnt_critic(critic, samples, samples.rewards, method.advantage)
+  trained = samples
+  if setting.mixture == "replay":
+    kept = jax.tree.map(lambda ring, x: ring.at[iteration % setting.ring].set(x), kept, samples)
+    trained, sampler = replayed(context, ring, kept, iteration, place.age,
+                                jax.random.fold_in(sampling, 1))
+  batch = updates.scored(context, trained, sampler, context.prepare(learner.params), critic)
   count = setting.rows // setting.batches
   split = jax.tree.map(lambda x: x.reshape(setting.batches, count, *x.shape[1:]), batch)
 
   def step(learner, batch):
     return updates.update(context, learner, batch, place.step)
 
-  learner, measures = lax.scan(step, learner, split)
+  def epoch(learner, _):
+    learner, measures = lax.scan(step, learner, split)
+    return learner, jax.tree.map(lambda x: x.mean(0), measures)
+
+  learner, measures = lax.scan(epoch, learner, length=setting.epochs)
   spread, drift, drop_share = jax.tree.map(lambda x: x.mean(0), measures)
-  return (learner, ring, critic), (spread, drift, drop_share, samples.mask.mean())
+  return (learner, ring, critic, kept), (spread, drift, drop_share, samples.mask.mean())
 
 
 def program(method: Method, setting: Setting):

@@ -57,6 +57,7 @@ class Lab(Setting):
     """
     setting, seeds = self.setting(), tuple(range(seeds) if isinstance(seeds, int) else seeds)
     setting.check_ages(ages)
+    setting.check_noises(noises)
     if not texts or not steps or not ages or not noises or len(seeds) < 2:
       raise ConfigError(f"sweep of {len(texts)} methods, {len(steps)} steps, {len(ages)} ages, "
                         f"{len(noises)} noises, {len(seeds)} seeds: at least 1 and 2 seeds")
@@ -68,20 +69,26 @@ class Lab(Setting):
     return Runs(self, tuple(cells))
 
 
-def run_method(method: methods.Method, setting: Setting, grid: tuple, seeds: Sequence[int],
+def run_method(method: methods.Method, setting: Setting, grid: tuple, *seeds: Sequence[int],
                program: Any = None) -> list[Cell]:
-  """Returns a method's cells over grid = (steps, ages, noises), compiled as one program."""
+  """Returns a method's cells over grid = (steps, ages, noises), compiled as one program.
+
+  Args:
+    seeds: each as many, run one after the other; a cell has all of them.
+  """
   steps, ages, noises = grid
   mesh = np.meshgrid(steps, ages, noises, indexing="ij")
   places = runs.Place(*(jnp.asarray(axis.ravel(), kind) for axis, kind in zip(
       mesh, (jnp.float32, jnp.int32, jnp.float32), strict=True)))
   begun = time.process_time()
   compiled = (program or runs.program(method, setting)).lower(
-      jnp.asarray(seeds, jnp.int32), places).compile()
+      jnp.asarray(seeds[0], jnp.int32), places).compile()
   ready = time.process_time()
-  record = jax.tree.map(np.asarray, compiled(jnp.asarray(seeds, jnp.int32), places))
+  parts = [jax.tree.map(np.asarray, compiled(jnp.asarray(part, jnp.int32), places))
+           for part in seeds]
+  record = jax.tree.map(lambda *x: np.concatenate(x), *parts)
   seconds = (ready - begun, time.process_time() - ready)
-  return cells_of(method, setting, grid, seeds, record, seconds)
+  return cells_of(method, setting, grid, sum(map(tuple, seeds), ()), record, seconds)
 
 
 @dataclasses.dataclass(frozen=True)

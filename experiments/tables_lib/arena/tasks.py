@@ -7,6 +7,7 @@ from experiments.tables_lib.arena.automata import Automaton, task, visits
 
 STATES, VOCABULARY = 32, 4
 FIRST_RETURN = 0.15  # of `verdict` and `warm`, about
+RARE_RETURN = 0.01  # of `sparse`, about
 FATAL = 0.9999  # hazard of a fatal token of `warm`
 LEVELS = 4  # of `ending`
 
@@ -50,6 +51,22 @@ def warm(key, length: int) -> Automaton:
   chance = jnp.minimum(-jnp.log(FIRST_RETURN) / length * weight / total, 0.5)
   first_logits = jnp.where(fatal, jnp.log(chance / (1 - chance)) + other_mass, logits)
   return Automaton(following, jnp.where(fatal, FATAL, 0.0), None, None, _anywhere(), first_logits)
+
+
+@task("sparse")
+def sparse(key, length: int) -> Automaton:
+  """0 or 1 at the end, and almost never 1: in every state one of the tokens is right, and the
+  others are fatal, all alike. The first policy is right in about 1 % of its rows, so that most
+  groups have equal rewards.
+  """
+  keys = jax.random.split(key, 3)
+  logits = jax.random.normal(keys[0], (STATES, VOCABULARY))
+  following = jax.random.randint(keys[1], (STATES, VOCABULARY), 0, STATES)
+  right = jax.random.randint(keys[2], (STATES, 1), 0, VOCABULARY) == jnp.arange(VOCABULARY)
+  wrong = jnp.where(right, 0.0, jax.nn.softmax(logits)).sum(-1)
+  risk = (1 - RARE_RETURN ** (1 / length)) / wrong.mean()
+  return Automaton(following, jnp.where(right, 0.0, jnp.minimum(risk, 0.95)), None, None,
+                   _anywhere(), logits)
 
 
 @task("ending")

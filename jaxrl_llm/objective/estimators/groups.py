@@ -62,9 +62,14 @@ class Rows:
     return shift + jnp.log(masked.group_sum(jnp.exp(values - shift), self.group_id))
 
 
-def _group_loss(name: str, numbers: type, *, columns: tuple[str, ...] = (),
+def group_loss(name: str, numbers: type, *, columns: tuple[str, ...] = (),
                 anchor: str = "recomputed") -> Callable:
-  """Returns a decorator that enters an estimator, given as `coefficient(rows, cfg) -> c [B]`."""
+  """Returns a decorator that enters an estimator, given as `coefficient(rows, cfg) -> c [B]`.
+
+  Args:
+    name, numbers, anchor: see `register`.
+    columns: that it reads beside group_id.
+  """
   def enter(coefficient: Callable):
     def prepare(log_probs, anchor_log_probs, advantages, mask, cfg, **columns):
       constants = (lax.stop_gradient(masked.masked(x, mask))
@@ -92,7 +97,7 @@ class Tpo:
                           "mean", choices=("sum", "mean"))
 
 
-@_group_loss("tpo", Tpo, anchor="behavior")
+@group_loss("tpo", Tpo, anchor="behavior")
 def tpo(rows: Rows, cfg: Tpo) -> Float[Array, " B"]:
   """Cross-entropy between a target and the policy, as distributions over the group's rows.
 
@@ -122,7 +127,7 @@ class Gvpo:
   beta: float = option(0.1, "rewards per nat of a row's log-ratio", low=1e-6)
 
 
-@_group_loss("gvpo", Gvpo)
+@group_loss("gvpo", Gvpo)
 def gvpo(rows: Rows, cfg: Gvpo) -> Float[Array, " B"]:
   """Regression of log-ratios on rewards, both centred in their group of n rows.
 
@@ -146,7 +151,7 @@ class Oapl:
                              "largest", low=1e-3)
 
 
-@_group_loss("oapl", Oapl, anchor="behavior")
+@group_loss("oapl", Oapl, anchor="behavior")
 def oapl(rows: Rows, cfg: Oapl) -> Float[Array, " B"]:
   """Regression of log-ratios on rewards above the group's soft value.
 
@@ -173,7 +178,7 @@ class Qrpo:
                           "distribution", choices=("log", "identity", "normal"))
 
 
-@_group_loss("qrpo", Qrpo, columns=("ref_log_probs",))
+@group_loss("qrpo", Qrpo, columns=("ref_log_probs",))
 def qrpo(rows: Rows, cfg: Qrpo) -> Float[Array, " B"]:
   """Regression of log-ratios to the KL reference on the reward's quantile in its group of n rows.
 
@@ -208,7 +213,7 @@ class Real:
   tau: float = option(0.5, "temperature; the coefficient is below 1 / tau", low=1e-3)
 
 
-@_group_loss("real", Real)
+@group_loss("real", Real)
 def real(rows: Rows, cfg: Real) -> Float[Array, " B"]:
   """Rewards as labels: a classification of the group's rows by their mean log-ratio s.
 

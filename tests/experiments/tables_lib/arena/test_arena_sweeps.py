@@ -142,7 +142,8 @@ def test_a_mixture_of_one_policy_is_that_policy():
 
 @pytest.mark.parametrize("wrong, said", [
     ({"length": 20}, "length = 20: a positive multiple of 8"), ({"groups": 3}, "Fix: groups=2"),
-    ({"optimizer": "adamm"}, "Did you mean 'adam'"), ({"mixture": "rows"}, "none, batch, row"),
+    ({"optimizer": "adamm"}, "Did you mean 'adam'"), ({"epochs": 0}, "epochs = 0"),
+    ({"mixture": "rows"}, "none, batch, row, replay"),
     ({"mixture": "row", "policy": "gru"}, "Fix: policy='bilinear'"),
 ])
 def test_a_wrong_lab_is_an_error(wrong, said):

@@ -10,7 +10,7 @@ from experiments.tables_lib.arena import automata, checks, rows, runs, updates
 from experiments.tables_lib.arena.setting import Setting
 from jaxrl_llm.config import ConfigError
 
-TASKS = ("dense", "ending", "verdict", "warm")
+TASKS = ("dense", "ending", "sparse", "verdict", "warm")
 SHORT = Setting(length=32, groups=32, group_size=8, batches=1)
 
 

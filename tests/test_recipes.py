@@ -55,7 +55,7 @@ every_recipe = pytest.mark.parametrize("path", RECIPES, ids=operator.attrgetter(
 
 
 def test_there_are_recipes():
-  assert len(RECIPES) == 10
+  assert len(RECIPES) == 11
   assert {ready(path).pretrained for path in RECIPES} == SHAPES.keys()
 
 

@@ -13,6 +13,8 @@ _QWEN3 = dict(head_dim=128, vocab_size=151_936, qk_norm=True)
 _QWEN25 = dict(qk_norm=False, qkv_bias=True)
 _7B = dict(_QWEN25, num_layers=28, width=3584, num_heads=28, num_kv_heads=4, head_dim=128,
            mlp_width=18_944, vocab_size=152_064, tie_head=False)
+_GEMMA3 = dict(norms="both", norm_offset=True, activation="gelu_tanh", embedding_scale=True,
+               qk_norm=True, window_rope_base=1e4, rope_base=1e6)
 _OLMO2 = dict(norms="after", qk_norm=True, wide_qk_norm=True, rope_base=5e5, tie_head=False)
 SHAPES: dict[str, tuple[float, dict[str, Any]]] = {
     "Qwen/Qwen3-1.7B": (1.7, dict(
@@ -30,6 +32,9 @@ SHAPES: dict[str, tuple[float, dict[str, Any]]] = {
         mlp_width=4864, vocab_size=151_936)),
     "Qwen/Qwen2.5-7B": (7.6, _7B),
     "Qwen/Qwen2.5-Math-7B": (7.6, _7B),
+    "google/gemma-3-1b-it": (1.0, dict(
+        _GEMMA3, num_layers=26, width=1152, num_heads=4, num_kv_heads=1, head_dim=256,
+        mlp_width=6912, vocab_size=262_144, window=512, full_layers=(5, 11, 17, 23))),
     "allenai/OLMo-2-0425-1B-Instruct": (1.5, dict(
         _OLMO2, num_layers=16, width=2048, num_heads=16, num_kv_heads=16, head_dim=128,
         mlp_width=8192, vocab_size=100_352)),

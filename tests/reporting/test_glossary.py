@@ -106,8 +106,8 @@ def tiny(iterations=3, **sections):
 
 
 def with_a_critic(folder):
-  """With sampled evaluations, an evaluation set of which a prompt is too long, a KL term, and
-  an estimator with a metric of its own.
+  """With sampled evaluations, an evaluation set of which a prompt is too long, a KL term, groups
+  that are drawn again, and an estimator with a metric of its own.
   """
   rows = [{"problem": "1+1=", "answer": "2"}, {"problem": "100+1=", "answer": "1"}]
   (folder / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -119,7 +119,7 @@ def with_a_critic(folder):
     return common.output(out.per_token_loss,
                          out.metrics | {"estimator/size": masked.mean(abs(log_probs), mask)})
 
-  return tiny(advantage={"name": "gae"}, kl={"coef": 0.1},
+  return tiny(advantage={"name": "gae"}, kl={"coef": 0.1}, updates={"replay": 1},
               evaluation={"samples": 2, "sets": {"some": some}}, estimator={"name": "owned"})
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import process_group as group
 import pytest
 import small_runs
+from server_process import Server
 from test_runs import differences
-from test_server_run import Server
 
 from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.rollouts.server import ServerSampler
@@ -41,19 +41,12 @@ def test_each_process_has_its_rows():
   assert [metrics["server/failed_groups"] for _, metrics in dealt] == [3.0, 0.0, 0.0]
 
 
-@pytest.fixture(scope="module")
-def server():
-  made = Server()
-  made.start()
-  yield made
-  made.kill()
-
-
 @pytest.mark.slow
-def test_two_processes_train_on_what_one_would(server, tmp_path):
-  for count, devices in ((1, 8), (2, 4)):
-    group.train(count, devices, tmp_path / str(count), "plain", f"server.url={server.url}",
-                f"server.folder={tmp_path / 'weights'}").succeed()
+def test_two_processes_train_on_what_one_would(tmp_path):
+  with Server() as server:
+    for count, devices in ((1, 8), (2, 4)):
+      group.train(count, devices, tmp_path / str(count), "plain", f"server.url={server.url}",
+                  f"server.folder={tmp_path / 'weights'}").succeed()
   one, two = (read_run(tmp_path / str(count)) for count in (1, 2))
   assert differences(two, one) == []
   assert two.rollout_iterations() == list(range(1, small_runs.ITERATIONS + 1))

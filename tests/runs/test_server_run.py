@@ -1,10 +1,7 @@
 """Whole runs whose rollouts a server samples: nothing is lost when it dies, and overlap is free."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,39 +9,15 @@ import command
 import numpy as np
 import pytest
 import tiny
+from server_process import Server
 
-SERVER = Path(__file__).parents[1] / "rollouts" / "server" / "engine_server.py"
 ROWS = 64  # of an iteration
-
-
-class Server:
-  """A server process on a port of its own, which may be killed and started again."""
-
-  def __init__(self):
-    with socket.socket() as found:
-      found.bind(("127.0.0.1", 0))
-      self.port = found.getsockname()[1]
-    self.url, self.process = f"http://127.0.0.1:{self.port}", None
-
-  def start(self) -> None:
-    self.process = subprocess.Popen(
-        [sys.executable, SERVER, f"--port={self.port}"], stdout=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONPATH": str(SERVER.parents[3]), "XLA_FLAGS": ""})
-    assert self.process.stdout.readline().strip() == self.url
-
-  def kill(self) -> None:
-    if self.process is not None:
-      self.process.kill()
-      self.process.communicate()
-      self.process = None
 
 
 @pytest.fixture(scope="module")
 def server():
-  made = Server()
-  made.start()
-  yield made
-  made.kill()
+  with Server() as process:
+    yield process
 
 
 def start(workdir: Path, server: Server, *overrides: str, **options):

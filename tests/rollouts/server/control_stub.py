@@ -1,8 +1,8 @@
 """A stand-in for the control paths of vLLM and SGLang, with the errors that a test names."""
 
-import http.server
-import json
 import threading
+
+import json_requests
 
 RELEASES = {"/version": "0.27.1", "/server_info": "0.5.23"}
 VERSIONS = ("/weight_info", "/model_info")
@@ -23,28 +23,7 @@ class ControlStub:
     self.broken, self.releases, self.keeps, self.checks = {}, RELEASES, False, True
     self.paused, self.version, self.folder, self.asked = False, "default", "none", []
     vars(self).update(settings)
-    stub = self
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-      protocol_version = "HTTP/1.1"
-
-      def do_GET(self):
-        self.do_POST()
-
-      def do_POST(self):
-        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        status, answer = stub.answer(self.path, json.loads(content or b"{}"))
-        data = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-      def log_message(self, *_):
-        pass
-
-    self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    self._http.daemon_threads = True
+    self._http = json_requests.serving(lambda _, path, body: self.answer(path, body))
     self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
     threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
 

@@ -9,13 +9,12 @@ Run as a command it serves until it is killed:
 import argparse
 import dataclasses
 import functools
-import http.server
-import json
 import queue
 import threading
 import time
 
 import jax
+import json_requests
 import numpy as np
 import server_schemas
 
@@ -51,8 +50,7 @@ class EngineServer:
     self.spoil, self.loads, self.asked = spoil or (lambda number, answer: answer), [], []
     self.version, self.policy = "default", None
     self._queue: queue.Queue = queue.Queue()
-    self._http = http.server.ThreadingHTTPServer(("127.0.0.1", port), self._handler())
-    self._http.daemon_threads = True
+    self._http = json_requests.serving(self._answer, port)
     self.port = self._http.server_address[1]
     self.url = f"http://127.0.0.1:{self.port}"
     self._ended = False
@@ -69,33 +67,9 @@ class EngineServer:
     self.policy = model, hand_over.make(model, None)(params)
     self.loads.append(folder)
 
-  def _handler(self):
-    server = self
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-      protocol_version = "HTTP/1.1"
-
-      def do_GET(self):
-        self.reply(*server.get(self.path))
-
-      def do_POST(self):
-        size = int(self.headers.get("Content-Length") or 0)
-        self.reply(*server.post(self.path, json.loads(self.rfile.read(size) or b"{}")))
-
-      def reply(self, status, content):
-        if server._ended:  # connections outlive the server's socket
-          self.close_connection = True
-          return
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-      def log_message(self, *_):
-        pass
-
-    return Handler
+  def _answer(self, method: str, path: str, body: dict):
+    answer = self.get(path) if method == "GET" else self.post(path, body)
+    return None if self._ended else answer  # connections outlive the server's socket
 
   def get(self, path: str) -> tuple[int, dict]:
     if path == "/v1/models":

@@ -98,9 +98,10 @@ class PolicyLM(TemplateLM):
     ConfigError: none or both of `pretrained` and `workdir`, or as `of_directory` and `of_run`.
   """
 
-  def __init__(self, pretrained: str = "", workdir: str = "", checkpoint: str | int = "latest",
-               plugins: str = "", batch_size: int | str = 32, max_length: int | None = None,
-               dtype: str | None = None, compute_dtype: str = "float32", seed: int = 0):
+  def __init__(self, *, pretrained: str = "", workdir: str = "",
+               checkpoint: str | int = "latest", plugins: str = "", batch_size: int | str = 32,
+               max_length: int | None = None, dtype: str | None = None,
+               compute_dtype: str = "float32", seed: int = 0):
     super().__init__()
     if bool(pretrained) == bool(workdir):
       raise ConfigError(

@@ -11,6 +11,28 @@ Planned for v6e:1, 1 device of 32 GB (experiments/plan.py; compiled, not run):
   score       8.8 GB each; 1 x 0.243 s, compute binds, MFU 93.6 %
   step       11.4 GB each; 4 x 0.646 s, memory binds, MFU 26.4 %
 
+Planned for h100:1, 1 device of 80 GB (experiments/plan.py; compiled, not run):
+  prefill    8.51 GB each; 8 x 0.00256 s, memory binds, MFU 44.4 %
+  admit      8.45 GB each; 8 x 2.82e-06 s, memory binds, MFU 0 %
+  decode     10.4 GB each; 16 x 0.0978 s, memory binds, MFU 8.99 %
+  score       8.4 GB each; 1 x 0.404 s, memory binds, MFU 52.2 %
+  step       10.8 GB each; 4 x 0.362 s, compute binds, MFU 43.8 %
+
+Planned for v5e:2x4, 8 devices of 16 GB (experiments/plan.py; compiled, not run):
+  prefill     7.1 GB each; 4 x 0.00146 s, compute binds, MFU 97.8 %
+  admit      7.22 GB each; 4 x 0.000811 s, memory binds, MFU 0 %
+  decode     7.37 GB each; 16 x 0.081 s, memory binds, MFU 6.82 %
+  score      8.13 GB each; 1 x 0.157 s, compute binds, MFU 84.2 %
+  step         11 GB each; 4 x 0.252 s, memory binds, MFU 39.5 %
+
+With --config.updates.micro_batches=4:
+Planned for v5e:2x4*2, 16 devices of 16 GB (experiments/plan.py; compiled, not run):
+  prefill    7.01 GB each; 2 x 0.00146 s, compute binds, MFU 97.8 %
+  admit      7.08 GB each; 2 x 0.00151 s, network binds, MFU 0 %
+  decode     7.28 GB each; 16 x 0.0747 s, memory binds, MFU 3.7 %
+  score      8.13 GB each; 1 x 0.0803 s, compute binds, MFU 82.4 %
+  step       10.9 GB each; 4 x 0.149 s, memory binds, MFU 33.4 %
+
 Published: nothing; the recipe is ours. Any preset runs on it.
 Not run here.
 

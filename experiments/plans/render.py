@@ -64,33 +64,38 @@ def shares() -> list[tuple]:
   return lines
 
 
-# Machines, with the recipe for each; None: not planned.
+# Machines, with the recipe for each and the flags that differ from it; None: not planned.
 LADDER = (
-    ("2 cores of a CPU", None, "smollm2_135m"),
-    ("one TPU chip, or a GPU", "qwen25_0_5b_gsm8k", "qwen25_0_5b_gsm8k"),
-    ("8 GPUs of a host", "qwen3_4b_ctpo_deepscaler_on_h100", "qwen3_4b_ctpo_deepscaler"),
-    ("8 chips v5p, 2 hosts", "qwen3_4b_ctpo_deepscaler", "qwen3_4b_ctpo_deepscaler"),
-    ("64 chips v5e, 16 hosts", "qwen3_4b_ctpo_v5e64", "qwen3_4b_ctpo_v5e64"),
-    ("the same, mean length .4", "short_packed_v5e64", "qwen3_4b_ctpo_v5e64"),
+    ("2 cores of a CPU", None, "smollm2_135m", "-"),
+    ("one TPU chip", "qwen25_0_5b_gsm8k", "qwen25_0_5b_gsm8k", "-"),
+    ("one GPU", "qwen25_0_5b_gsm8k_on_h100", "qwen25_0_5b_gsm8k", "-"),
+    ("8 chips v5e", "qwen25_0_5b_gsm8k_on_v5e8", "qwen25_0_5b_gsm8k", "-"),
+    ("two slices of these", "qwen25_0_5b_gsm8k_on_two_v5e8", "qwen25_0_5b_gsm8k",
+     "updates.micro_batches=4"),
+    ("8 GPUs of a host", "qwen3_4b_ctpo_deepscaler_on_h100", "qwen3_4b_ctpo_deepscaler",
+     "updates.token_budget=0 updates.micro_batches=32"),
+    ("8 chips v5p, 2 hosts", "qwen3_4b_ctpo_deepscaler", "qwen3_4b_ctpo_deepscaler", "-"),
+    ("64 chips v5e, 16 hosts", "qwen3_4b_ctpo_v5e64", "qwen3_4b_ctpo_v5e64", "-"),
+    ("the same, mean length .4", "short_packed_v5e64", "qwen3_4b_ctpo_v5e64", "-"),
 )
-MACHINES = ("machine", "planned for", "recipe in configs/", "GB of a device", "iteration, s",
-            "decode, %", "100 iterations, hours")
+MACHINES = ("machine", "planned for", "recipe in configs/", "--config. flags beside it",
+            "GB of a device", "iteration, s", "decode, %", "100 iterations, hours")
 MEASURED = ("measured", "8.4", "14", "-", "0.4")  # smollm2/README.md: 80 iterations in 19:12
 
 
 def ladder() -> list[tuple]:
   """Returns a row for each machine of from_laptop_to_pod.md."""
   lines = []
-  for machine, name, recipe in LADDER:
+  for machine, name, recipe, changes in LADDER:
     if name is None:
-      lines.append((machine, MEASURED[0], recipe, *MEASURED[1:]))
+      lines.append((machine, MEASURED[0], recipe, changes, *MEASURED[1:]))
       continue
     plan = json.loads((HERE / f"{name}.json").read_text())
     seconds = {program["name"]: program["runs_per_iteration"] * report.longest(program["seconds"])
                for program in plan["programs"]}
     total = sum(seconds.values())
     most = max(program["bytes"]["total"] for program in plan["programs"])
-    lines.append((machine, plan["target"], recipe, f"{number(most / 1e9)} of "
+    lines.append((machine, plan["target"], recipe, changes, f"{number(most / 1e9)} of "
                   f"{plan['chip']['memory'] / 1e9:.0f}", number(total),
                   number(100 * seconds["decode"] / total), number(100 * total / 3600)))
   return lines

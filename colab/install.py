@@ -2,7 +2,8 @@
 
 Colab's JAX is built for its runtime's accelerator. So every JAX package that is installed is held
 at its version; only where that version is too old or too new for this package, JAX is replaced,
-together with the build for the same accelerator.
+together with the build for the same accelerator. NumPy and pandas, which the session and other
+packages of Colab have loaded, are held then, too: pip takes the newest JAX that goes with them.
 """
 
 import subprocess
@@ -13,14 +14,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # Builds for an accelerator, and the extra of setup.py that asks for the same one.
 BUILDS = {"jax-cuda13-plugin": "cuda13", "jax-cuda12-plugin": "cuda12", "libtpu": "tpu"}
+ARRAYS = ("numpy", "pandas")
 
 
 def installed() -> dict[str, str]:
-  """Returns the version of every installed package of JAX, by name."""
-  found = {(d.metadata["Name"] or "").lower().replace("_", "-"): d.version
-           for d in metadata.distributions()}
-  return {name: version for name, version in found.items()
-          if name in ("jax", "jaxlib", "libtpu") or name.startswith("jax-cuda")}
+  """Returns the version of every installed package of JAX, and of ARRAYS, by name."""
+  versions = {(d.metadata["Name"] or "").lower().replace("_", "-"): d.version
+              for d in metadata.distributions()}
+  return {name: version for name, version in versions.items()
+          if name in ("jax", "jaxlib", "libtpu", *ARRAYS) or name.startswith("jax-cuda")}
 
 
 def held(versions: dict[str, str]) -> list[str]:
@@ -44,15 +46,27 @@ def main(commit: str) -> None:
     check_out(commit)
   else:
     print(f"{ROOT} is no clone: it is installed as it is, COMMIT = {commit!r} is not read.")
-  versions, constraints = installed(), ROOT / "build" / "constraints.txt"
-  constraints.parent.mkdir(exist_ok=True)
-  constraints.write_text("\n".join(held(versions)) + "\n")
-  if install("colab", "-c", str(constraints)):
+  versions = installed()
+  arrays = {name: version for name, version in versions.items() if name in ARRAYS}
+  jax = {name: version for name, version in versions.items() if name not in ARRAYS}
+  if install("colab", *held_by_file("jax", versions)):
     return
-  print(f"Not with {' '.join(held(versions)) or 'no JAX'}: installing JAX for "
-        f"{extras(versions)}. If it was imported before, restart the session.")
+  print(f"Not with {' '.join(held(jax)) or 'no JAX'}: installing JAX for {extras(versions)}. If it "
+        "was imported before, restart the session.")
+  if install(extras(versions), *held_by_file("arrays", arrays)):
+    return
+  print(f"Not with {' '.join(held(arrays))} either: installing these anew, too. Restart the "
+        "session.")
   if not install(extras(versions)):
     sys.exit("error: pip could not install the package; its message is above.")
+
+
+def held_by_file(name: str, versions: dict[str, str]) -> tuple[str, str]:
+  """Returns flags of pip that hold these packages, in a file of this name in build/."""
+  path = ROOT / "build" / f"{name}.txt"
+  path.parent.mkdir(exist_ok=True)
+  path.write_text("\n".join(held(versions)) + "\n")
+  return "-c", str(path)
 
 
 def check_out(commit: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 PATH = Path(__file__).parents[2] / "colab" / "install.py"
-COLAB = {"jax": "0.10.1", "jaxlib": "0.10.1", "jax-cuda12-plugin": "0.10.1"}
+COLAB = {"jax": "0.10.1", "jaxlib": "0.10.1", "jax-cuda12-plugin": "0.10.1", "numpy": "2.0.2"}
 
 
 def loaded():
@@ -43,18 +43,28 @@ def pip(module) -> list[str]:
 def test_jax_is_held(install, tmp_path):
   install.main("main")
   (command,) = pip(install)
-  constraints = tmp_path / "build" / "constraints.txt"
+  constraints = tmp_path / "build" / "jax.txt"
   assert f"{tmp_path}[colab] -c {constraints}" in command
   assert constraints.read_text().split() == [
-      "jax==0.10.1", "jax-cuda12-plugin==0.10.1", "jaxlib==0.10.1"]
+      "jax==0.10.1", "jax-cuda12-plugin==0.10.1", "jaxlib==0.10.1", "numpy==2.0.2"]
 
 
-def test_jax_that_is_too_old_is_replaced_for_the_same_accelerator(install, capsys):
-  install.failing = "constraints.txt"
+def test_jax_that_is_too_old_is_replaced_for_the_same_accelerator(install, tmp_path, capsys):
+  """NumPy, which the session has loaded, stays: the newest JAX may ask for a newer one."""
+  install.failing = "jax.txt"
   install.main("main")
   assert len(pip(install)) == 2
-  assert "[colab,cuda12]" in pip(install)[-1] and "-c" not in pip(install)[-1].split()
-  assert "restart the session" in capsys.readouterr().out
+  assert f"[colab,cuda12] -c {tmp_path / 'build' / 'arrays.txt'}" in pip(install)[-1]
+  assert (tmp_path / "build" / "arrays.txt").read_text() == "numpy==2.0.2\n"
+  printed = capsys.readouterr().out
+  assert "restart the session" in printed and "numpy" not in printed
+
+
+def test_numpy_that_is_too_old_is_replaced_last(install, capsys):
+  install.failing = "-c"
+  install.main("main")
+  assert len(pip(install)) == 3 and "-c" not in pip(install)[-1].split()
+  assert "Not with numpy==2.0.2 either" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("build, extras", [

@@ -64,20 +64,21 @@ class Block(nnx.Module):
       from jaxrl_llm.models.moe import MoE
     self.mlp = MoE(cfg, rngs) if experts else MLP(cfg, rngs)
 
-  def __call__(self, x, positions, visible, layer_cache, index, constrain):
+  def __call__(self, x, positions, visible, layer_cache, index, constrain, replayed=None):
     """Returns (x [R, S, D], (the layer's keys and values, routing [R, S, k] or None without
     experts)).
 
-    Arguments as `Attention.__call__`.
+    Arguments as `Attention.__call__`, and `replayed` as `MoE.__call__`.
     """
     inputs = x if self.norms == "after" else self.attention_norm(x)
     change, layer_cache = self.attention(inputs, positions, visible, layer_cache, index, constrain)
     change = change if self.norms == "before" else self.attention_out_norm(change)
     x = constrain(x + change, ("rows", "length", "embed_activation"))
     inputs, routing = x if self.norms == "after" else self.mlp_norm(x), None
-    change = self.mlp(inputs, constrain)
-    if not isinstance(self.mlp, MLP):
-      change, routing = change
+    if isinstance(self.mlp, MLP):
+      change = self.mlp(inputs, constrain)
+    else:
+      change, routing = self.mlp(inputs, constrain, replayed)
     change = change if self.norms == "before" else self.mlp_out_norm(change)
     return constrain(x + change, ("rows", "length", "embed_activation")), (layer_cache, routing)
 
@@ -89,12 +90,14 @@ class Places(NamedTuple):
     positions, segments: [R, S] int32, in a row of the batch, and which one; 0 is padding.
     packed: whether a row of the network holds several of the batch.
     shared: as in `Model.hidden`; None where nothing is shared.
+    replayed: as in `Model.hidden`.
   """
 
   positions: Array
   segments: Array
   packed: bool
   shared: Array | None
+  replayed: Array | None = None
 
 
 class Transformer(nnx.Module):
@@ -120,7 +123,7 @@ class Transformer(nnx.Module):
 
     `columns` is None where no states are asked for; there are none then.
     """
-    positions, segments, _, _ = places
+    positions, segments = places.positions, places.segments
     dtype = jnp.dtype(self.cfg.compute_dtype)
     x = self.embedding[...][inputs] if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs
     x = x.astype(dtype)
@@ -143,7 +146,8 @@ class Transformer(nnx.Module):
       visible = {w: earlier & (distance < w) if w else earlier for w in self._windows()}
     run = self._scanned if self.cfg.scan_layers else self._unrolled
     entering = x if columns is None else _gather_columns(x, columns)
-    x, (layers, routing, states) = run(x, (positions, visible, index), layers, constrain, columns)
+    x, (layers, routing, states) = run(x, (positions, visible, index, places.replayed), layers,
+                                         constrain, columns)
     if cache is not None:
       cache = cache.replace(keys=layers[0], values=layers[1])
     if columns is not None:
@@ -175,14 +179,15 @@ class Transformer(nnx.Module):
             for window in self._windows()}
 
   def _unrolled(self, x, attended, layers, constrain, columns):
-    positions, visible, index = attended
+    positions, visible, index, replayed = attended
     keys, values, routing, states = [], [], [], []
     windows = kv_cache.windows(self.cfg)
     for i, block in enumerate(self.blocks):
       graph, state = nnx.split(block)
       layer = None if layers is None else tuple(entry[i] for entry in layers)
       run = _rematerialised(self.cfg, graph, constrain)
-      x, ((k, v), used) = run(state, x, positions, visible[windows[i]], layer, index)
+      experts = None if replayed is None or isinstance(block.mlp, MLP) else replayed[len(routing)]
+      x, ((k, v), used) = run(state, x, positions, visible[windows[i]], layer, index, experts)
       keys.append(k)
       values.append(v)
       routing += [] if used is None else [used]
@@ -191,18 +196,18 @@ class Transformer(nnx.Module):
                None if columns is None else jnp.stack(states))
 
   def _scanned(self, x, attended, layers, constrain, columns):
-    positions, visible, index = attended
+    positions, visible, index, replayed = attended
     visible = visible[kv_cache.windows(self.cfg)[0]]
     graph, state = nnx.split(self.blocks)
     run = _rematerialised(self.cfg, graph, constrain)
 
     def body(x, layer):
-      state, cached = layer
-      x, (new, routing) = run(state, x, positions, visible, cached, index)
+      state, cached, experts = layer
+      x, (new, routing) = run(state, x, positions, visible, cached, index, experts)
       states = None if columns is None else _gather_columns(x, columns)
       return x, (None if cached is None else new, routing, states)
 
-    return lax.scan(body, x, (state, layers))
+    return lax.scan(body, x, (state, layers, replayed))
 
 
 def _laid_out(x, constrain):
@@ -226,9 +231,9 @@ def _rematerialised(cfg: ModelConfig, graph, constrain):
   meanwhile.
   """
 
-  def run(state, x, positions, visible, layer, index):
+  def run(state, x, positions, visible, layer, index, replayed=None):
     x = checkpoint_name(x, BLOCK_INPUT)
-    return nnx.merge(graph, state)(x, positions, visible, layer, index, constrain)
+    return nnx.merge(graph, state)(x, positions, visible, layer, index, constrain, replayed)
 
   if cfg.remat == "none":
     return run
@@ -274,6 +279,7 @@ class Model:
   def hidden(self, params, inputs: Array, positions: Int[Array, "R S"],
              segments: Int[Array, "R S"], *, cache: KVCache | RowCache | None = None,
              shared: Int[Array, "R S"] | None = None,
+             replayed: Int[Array, "N R S k"] | None = None,
              ) -> tuple[Float[Array, "R S D"], KVCache | RowCache | None]:
     """Returns (final hidden states [R, S, D] in the compute dtype, the cache with these tokens
     entered).
@@ -288,19 +294,22 @@ class Model:
         all there is. A RowCache takes one token of each row.
       shared: an additional earlier segment of the row that each token attends to, -1: none; None:
         no token does. Not with a cache.
+      replayed: the experts of each token in the layers that have some, in place of the most likely
+        ones; -1: these. None: these everywhere. Their weights are still the router's.
     """
     return self.hidden_and_routing(params, inputs, positions, segments, cache=cache,
-                                   shared=shared)[:2]
+                                   shared=shared, replayed=replayed)[:2]
 
   def hidden_and_routing(self, params, inputs: Array, positions: Int[Array, "R S"],
                          segments: Int[Array, "R S"], *, cache: KVCache | RowCache | None = None,
-                         shared: Int[Array, "R S"] | None = None):
+                         shared: Int[Array, "R S"] | None = None,
+                         replayed: Int[Array, "N R S k"] | None = None):
     """Returns `hidden`, and the experts that each layer sent each token to.
 
     Returns:
       (hidden, cache, routing [N, R, S, k] int32 of the layers with experts, or None without).
     """
-    places = Places(positions, segments, self.packed, shared)
+    places = Places(positions, segments, self.packed, shared, replayed)
     return self._network(params)(inputs, places, cache, self.constrain)[:3]
 
   def _network(self, params) -> Transformer:

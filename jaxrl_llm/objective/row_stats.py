@@ -96,15 +96,15 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   if bins is None:
     model = getattr(model, "of_single_segments", model)
   sharing = {} if fed.shared is None else {"shared": fed.shared}
+  places_of_tokens = (fed.tokens, fed.positions, fed.segments)
+  routing = None
   if replayed is not None:
     from jaxrl_llm.ops.routing import fed as fed_routing
     sharing["replayed"] = fed_routing(replayed, fed.feed)
-  routing = None
-  if "routing" in stats:
-    hidden, _, routing = model.hidden_and_routing(params, fed.tokens, fed.positions, fed.segments,
-                                                  **sharing)
+  if "routing" in stats or replayed is not None:
+    hidden, _, routing = model.hidden_and_routing(params, *places_of_tokens, **sharing)
   else:
-    hidden, _ = model.hidden(params, fed.tokens, fed.positions, fed.segments, **sharing)
+    hidden, _ = model.hidden(params, *places_of_tokens, **sharing)
   stats_of_rows = functools.partial(_stats_of_rows,
                                     stats=stats - {"values", "routing", "mtp_log_probs"},
                                     entropy_gradient=entropy_gradient)

@@ -96,15 +96,13 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   if bins is None:
     model = getattr(model, "of_single_segments", model)
   sharing = {} if fed.shared is None else {"shared": fed.shared}
-  places_of_tokens = (fed.tokens, fed.positions, fed.segments)
-  routing = None
+  network = model.hidden
   if replayed is not None:
     from jaxrl_llm.ops.routing import fed as fed_routing
     sharing["replayed"] = fed_routing(replayed, fed.feed)
   if "routing" in stats or replayed is not None:
-    hidden, _, routing = model.hidden_and_routing(params, *places_of_tokens, **sharing)
-  else:
-    hidden, _ = model.hidden(params, *places_of_tokens, **sharing)
+    network = model.hidden_and_routing
+  hidden, _, *used = network(params, fed.tokens, fed.positions, fed.segments, **sharing)
   stats_of_rows = functools.partial(_stats_of_rows,
                                     stats=stats - {"values", "routing", "mtp_log_probs"},
                                     entropy_gradient=entropy_gradient)
@@ -113,7 +111,8 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   out = jax.tree.map(fed.put, out)
   if "values" in stats:
     out = out.replace(values=fed.back(model.values(params, hidden)))
-  out = jax.tree.map(_at_the_predicted_token, out).replace(routing=routing)
+  out = jax.tree.map(_at_the_predicted_token, out).replace(
+      routing=used[0] if "routing" in stats else None)
   if "mtp_log_probs" not in stats:
     return out
   _check_ahead(distribution, bins)

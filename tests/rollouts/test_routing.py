@@ -8,14 +8,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import LossConfig, ModelConfig, RolloutConfig, SamplerConfig, StepConfig
+from jaxrl_llm import parallel
+from jaxrl_llm.config import (
+  ConfigError,
+  EstimatorConfig,
+  LossConfig,
+  MeshConfig,
+  ModelConfig,
+  RolloutConfig,
+  SamplerConfig,
+  StepConfig,
+  from_dict,
+)
 from jaxrl_llm.models import Model
 from jaxrl_llm.models.moe import MoE
 from jaxrl_llm.models.transformer import unconstrained
+from jaxrl_llm.objective.loss import policy_loss
 from jaxrl_llm.objective.row_stats import row_stats
 from jaxrl_llm.rollouts import generate, numerics
+from jaxrl_llm.training.packing import Packer
 from jaxrl_llm.training.score import score
-from jaxrl_llm.types import Bins, PromptBatch, Sampling
+from jaxrl_llm.training.train_step import gradients
+from jaxrl_llm.types import Bins, PromptBatch, Sampling, TrainBatch
+from jaxrl_llm.wiring.setup import resolve
 
 MODEL = Model(ModelConfig(vocab_size=13, width=16, num_layers=2, num_heads=2, num_kv_heads=1,
                           head_dim=8, num_experts=8, experts_per_token=2, expert_width=12))
@@ -42,15 +57,17 @@ def stale(tree):
 @functools.cache
 def sampled(kind):
   """A rollout of the exact parameters, of int8's, or of older ones."""
+  if kind == "int8":
+    return drawn(*numerics.rollout_numerics(MODEL, params(), INT8))
+  return drawn(MODEL, stale(params()) if kind == "stale" else params())
+
+
+def drawn(model, weights):
+  """Samples groups of four rows, with prompts of two to four tokens."""
   rng, ids = np.random.default_rng(0), np.arange(ROWS, dtype=np.int32)
   tokens = rng.integers(2, 13, (ROWS // 4, WIDTH)).repeat(4, 0).astype(np.int32)
   prompts = PromptBatch(tokens, LENGTH.astype(np.int32), ids, ids // 4)
   cfg = SamplerConfig(4, NEW, window=4, routing=True)
-  model, weights = MODEL, params()
-  if kind == "int8":
-    model, weights = numerics.rollout_numerics(MODEL, weights, INT8)
-  if kind == "stale":
-    weights = stale(weights)
   run = jax.jit(functools.partial(generate, model=model, cfg=cfg))
   return run(weights, prompts, jax.random.key(3), Sampling.of(1.0))
 
@@ -144,23 +161,78 @@ def test_replayed_experts_have_the_weights_of_the_router():
   assert np.abs(gradient).max() > 1e-3
 
 
-def test_packing_micro_batches_and_order_change_nothing():
-  rollout = sampled("int8")
-  expected = scorer()(params(), rollout, Sampling.of(1.0)).log_probs
-  mask = np.asarray(rollout.mask)
-  pieces = scorer(4)(params(), rollout, Sampling.of(1.0)).log_probs
+def test_packing_micro_batches_order_and_devices_change_nothing():
+  rollout, one = sampled("int8"), Sampling.of(1.0)
+  expected = scorer()(params(), rollout, one).log_probs
   order = np.random.default_rng(0).permutation(ROWS)
-  permuted = scorer()(params(), jax.tree.map(lambda x: x[order], rollout), Sampling.of(1.0))
-  bins = Bins(2 * (WIDTH + NEW), 2)
-  packed = jax.jit(functools.partial(row_stats, model=MODEL, bins=bins))(
-      params(), rollout.tokens, rollout.length, replayed=rollout.routing).log_probs
-  back = np.asarray(permuted.log_probs)[np.argsort(order)]
-  for found in (pieces, back, packed):
-    np.testing.assert_allclose(np.asarray(found)[mask], np.asarray(expected)[mask], atol=1e-5)
+  permuted = scorer()(params(), jax.tree.map(lambda x: x[order], rollout), one).log_probs
+  packer = Packer(Bins(2 * (WIDTH + NEW), 4), 4, 1)
+  shared = dataclasses.replace(packer, shared_prompts=True).pack(rollout)
+  assert np.count_nonzero(shared.shared) >= 4
+  model = dataclasses.replace(MODEL, constrain=parallel.Layout(parallel.make_mesh(MeshConfig())))
+  mesh = model.constrain.mesh
+  placed = jax.device_put(params(), parallel.param_shardings(model, mesh))
+  on_mesh = jax.jit(functools.partial(score, model=model, cfg=StepConfig(LossConfig())))
   scanned = dataclasses.replace(MODEL, config=dataclasses.replace(MODEL.config, scan_layers=True))
-  blocks = params()["blocks"]
-  stacked = params() | {"blocks": jax.tree.map(lambda *x: jnp.stack(x), *(
-      blocks[i] for i in range(2)))}
-  found = row_stats(stacked, rollout.tokens, rollout.length, model=scanned,
-                    replayed=rollout.routing).log_probs
-  np.testing.assert_allclose(np.asarray(found)[mask], np.asarray(expected)[mask], atol=1e-5)
+  blocks = jax.tree.map(lambda *x: jnp.stack(x), *params()["blocks"].values())
+  stacked = params() | {"blocks": blocks}
+  pairs = {
+      "micro-batches": scorer(4)(params(), rollout, one).log_probs,
+      "order": permuted[np.argsort(order)],
+      "packed": scorer()(params(), rollout, one, packing=packer.pack(rollout)).log_probs,
+      "shared prompts": scorer()(params(), rollout, one, packing=shared).log_probs,
+      "devices": on_mesh(placed, jax.device_put(rollout, parallel.rows(mesh)), one).log_probs,
+      "scanned": row_stats(stacked, rollout.tokens, rollout.length, model=scanned,
+                           replayed=rollout.routing).log_probs,
+  }
+  for name, log_probs in pairs.items():
+    np.testing.assert_allclose(np.asarray(log_probs)[rollout.mask], expected[rollout.mask],
+                               rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def test_the_loss_takes_the_recorded_experts():
+  """The gradient of a router is that of the sampler's choice; without the record it is another."""
+  rollout = sampled("int8")
+  zeros = jnp.zeros_like(rollout.behavior_log_probs)
+  batch = TrainBatch(rollout, zeros + 1.0, rollout.mask / jnp.sum(rollout.mask),
+                     rollout.behavior_log_probs, zeros + 1.0)
+  run = jax.jit(functools.partial(gradients, loss=policy_loss, model=MODEL, cfg=StepConfig(
+      LossConfig(EstimatorConfig("ppo")))))
+
+  def router(batch, routing):
+    batch = batch.replace(rollout=batch.rollout.replace(routing=routing))
+    return run(params(), batch)[1]["blocks"][0]["mlp"]["router"]
+
+  replayed, other = router(batch, rollout.routing), router(batch, None)
+  unlike = router(batch, shifted(rollout).routing)
+  assert np.abs(replayed - other).max() > 1e-5 and np.abs(replayed - unlike).max() > 1e-3
+  none = jnp.full_like(rollout.routing, -1)
+  np.testing.assert_allclose(router(batch, none), other, rtol=1e-6, atol=1e-7)
+
+
+WINDOWED = Model(dataclasses.replace(MODEL.config, num_layers=3, window=3, full_layers=(2,),
+                                     dense_layers=(1,)))
+
+
+def test_windows_and_dense_layers():
+  weights = jax.tree.map(lambda x: 6 * x if x.ndim > 1 else x, WINDOWED.init(jax.random.key(0)))
+  rollout = drawn(WINDOWED, weights)
+  assert rollout.routing.shape == (ROWS, WIDTH + NEW, 2, 2)
+  log_probs = score(weights, rollout, Sampling.of(1.0), model=WINDOWED,
+                    cfg=StepConfig(LossConfig())).log_probs
+  gap = np.abs(log_probs - rollout.behavior_log_probs)[rollout.mask]
+  assert gap.max() < 1e-4
+
+
+@pytest.mark.parametrize("values", [
+    {"rollout.slots": 8}, {"server.url": "http://h:1", "server.folder": "w"},
+    {"model.num_experts": 0}])
+def test_what_cannot_record_is_refused_by_name(values):
+  cfg = {"model": {"num_experts": 8, "experts_per_token": 2, "expert_width": 12},
+         "rollout": {"routing": True}}
+  for key, value in values.items():
+    section, name = key.split(".")
+    cfg.setdefault(section, {})[name] = value
+  with pytest.raises(ConfigError, match=r"rollout\.routing = True") as error:
+    resolve(from_dict(cfg))
+  assert next(iter(values)) in str(error.value)

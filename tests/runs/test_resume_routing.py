@@ -31,7 +31,7 @@ def test_a_killed_run_equals_the_whole_run(whole):
   assert_same_run(workdir, whole)
   kept, expected = (command.last_tree(folder)[1]["replay"] for folder in (workdir, whole))
   jax.tree.map(np.testing.assert_array_equal, kept, expected)
-  routing = kept.rollout.routing
+  routing = kept["rollout"].routing
   assert routing.shape[2:] == (2, 2) and set(np.unique(routing)) > {-1, 0, 1}
 
 

@@ -309,8 +309,10 @@ class Model:
     return nnx.merge(graph, state)
 
   def values(self, params, hidden: Float[Array, "R S D"]) -> Float[Array, "R S"]:
-    """Returns the value of the state after each token, hidden . value_head in f32; 0 before
-    training.
+    """Returns the value of the state after each token, z = hidden . value_head in f32, 0 before
+    training; with `value_bounded` 1/2 + atan(z) / pi, whose tails still have a gradient.
+
+    Source of the bound: BPCO, arXiv 2608.23566.
 
     Raises:
       ValueError: the model has no value head.
@@ -318,7 +320,8 @@ class Model:
     if not self.config.value_head:
       raise ValueError("the model has no value head. Fix: ModelConfig(value_head=True); a run with "
                        "a critic sets it by itself.")
-    return hidden.astype(jnp.float32) @ params["value_head"].astype(jnp.float32)
+    values = hidden.astype(jnp.float32) @ params["value_head"].astype(jnp.float32)
+    return 0.5 + jnp.arctan(values) / jnp.pi if self.config.value_bounded else values
 
   def ahead(self, params, hidden: Float[Array, "R S D"], tokens: Int[Array, "R S"],
             positions: Int[Array, "R S"], segments: Int[Array, "R S"],

@@ -174,6 +174,9 @@ PRESETS = {
     # Credit and weighting.
     "ppo_critic":
         recipe("ppo", "gae", "token"),
+    "bpco":  # one completion per prompt; rewards of 0 to 1
+        recipe("dppo_tv", "gae", "token", advantage__whiten=False, advantage__length_alpha=0.4,
+               advantage__target_lam=1.0, critic__bounded=True, critic__first=15),
     # Both published fully on-policy: with `updates.optimizer_batches=1` the clip never acts.
     "otb":
         recipe("ppo", "otb", "token"),

@@ -111,6 +111,9 @@ class Rollout:
       every row is one turn.
     void: [B] bool, True where the row says nothing about the policy: its last turn neither called a
       tool nor answered, or the tool itself failed. None without an environment.
+    routing: [B, L, N, k] int16, the experts that each of the N layers with experts sent the token
+      to when it was fed to the sampler; -1 where it was not, as the last one and padding. None
+      without `rollout.routing`.
   """
 
   tokens: Int[Array, "B L"]
@@ -125,6 +128,7 @@ class Rollout:
   group_id: Int[Array, " B"]
   turn_id: Int[Array, "B L"] | None = None
   void: Bool[Array, " B"] | None = None
+  routing: Int[Array, "B L N k"] | None = None
 
 
 @struct.dataclass

@@ -12,7 +12,7 @@ import forked
 import pytest
 from suites import quick_of
 
-from jaxrl_llm.reporting.reader import read_rollouts
+from experiments.report.rollout_rows import read_rollouts
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
 
 ROOT = Path(__file__).parent.parent

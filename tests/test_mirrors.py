@@ -23,6 +23,7 @@ COVERED = {
     "models/hf/gguf_tokenizer.py": "models/hf/test_gguf.py",
     "models/hf/tensor_names.py": "models/hf/test_hf_parity.py",
     "objective/advantages": "objective/test_advantages.py",
+    "ops/routing.py": "rollouts/test_routing.py",
     "objective/estimators": "objective/test_estimators.py",
     "objective/plugin_checks.py": "test_broken_plugins.py",
     "objective/step_size.py": "training/test_transform_methods.py",

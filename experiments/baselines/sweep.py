@@ -16,18 +16,18 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.report.run_folder import RunFolder
 from experiments.tables_lib import (
-    accuracy,
-    gradient_noise,
-    page_parts,
-    statistics,
-    sweep_results,
-    sweeps,
+  accuracy,
+  gradient_noise,
+  page_parts,
+  statistics,
+  sweep_results,
+  sweeps,
 )
 from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.reporting import tables
-from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
 SCREENING = 100  # its seed

@@ -17,10 +17,10 @@ import jax
 import numpy as np
 
 from experiments.commands import saved
+from experiments.report.run_folder import RunFolder, read_run
 from experiments.tables_lib import decisions
 from experiments.tables_lib.decisions import Case, Rules
 from experiments.tables_lib.page_parts import narrow_tables, replace_part
-from jaxrl_llm.reporting.reader import RunFolder, read_run
 from jaxrl_llm.reporting.tables import MISSING
 from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.types import Problem

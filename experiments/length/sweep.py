@@ -10,11 +10,11 @@ README.md, length.png and accuracy.png beside this file.
 
 from pathlib import Path
 
+from experiments.report.run_folder import RunFolder
 from experiments.tables_lib import page_parts, plots, sweeps
 from experiments.tables_lib.accuracy import longest, padded
 from experiments.tables_lib.compare import interval
 from experiments.tables_lib.sweeps import Cell, Sweep
-from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)

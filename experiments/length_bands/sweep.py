@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.report.run_folder import RunFolder
 from experiments.tables_lib import page_parts, sweeps
 from experiments.tables_lib.compare import interval
 from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import tables
-from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.report.run_folder import RunFolder
 from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweep_results, sweeps
 from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import tables
-from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
 SCREENING = 100  # its seed

@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from experiments.report import plots
+from experiments.report.run_folder import RunFolder
 from experiments.tables_lib import page_parts, sweeps
 from experiments.tables_lib.compare import interval
 from experiments.tables_lib.sweeps import Cell, Sweep
-from jaxrl_llm.reporting.reader import RunFolder
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2, 3, 4)

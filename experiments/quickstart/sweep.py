@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments.report.run_folder import RunFolder, read_run
 from experiments.tables_lib import page_parts, plots
-from jaxrl_llm.reporting import reader, tables
+from jaxrl_llm.reporting import tables
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2)
@@ -55,7 +56,7 @@ def run(name: str, arguments: list[str], runs: Path) -> None:
     sys.exit(f"error: {name} broke off; its message is above.")
 
 
-def row(name: str, finished: reader.RunFolder) -> list[str]:
+def row(name: str, finished: RunFolder) -> list[str]:
   """Returns the cells below HEADER."""
   ends = [f"{100 * finished.series(metric)[1][at]:.1f}" for metric in (SAMPLED, GREEDY)
           for at in (0, -1)]
@@ -64,14 +65,14 @@ def row(name: str, finished: reader.RunFolder) -> list[str]:
   return [name, *ends, f"{100 * dropped:.2f}", f"{seconds:.0f}"]
 
 
-def pairs(finished: dict[str, reader.RunFolder]) -> str:
+def pairs(finished: dict[str, RunFolder]) -> str:
   """Returns the README's table: sampled accuracy after the warm start -> at the end, by seed."""
   rows = [[str(seed), *(_ends(finished[f"{kind}_seed{seed}"]) for kind in (DEFAULT, "permuted"))]
           for seed in SEEDS]
   return tables.markdown_table(["seed", "rewards as verified", "rewards permuted (control)"], rows)
 
 
-def _ends(run: reader.RunFolder) -> str:
+def _ends(run: RunFolder) -> str:
   first, last = run.series(SAMPLED)[1][[0, -1]]
   return f"{100 * first:.1f} % → {100 * last:.1f} %"
 
@@ -84,7 +85,7 @@ def main() -> None:
   runs = parser.parse_args().runs
   for name, arguments in cells().items():
     run(name, arguments, runs)
-  done = {name: reader.read_run(runs / name) for name in cells()}
+  done = {name: read_run(runs / name) for name in cells()}
   table = page_parts.narrow_tables(HEADER, [row(name, r) for name, r in done.items()])
   made_by = [r.environment for r in done.values()]
   commits = sorted({str(e.get("git_commit"))[:10] for e in made_by})

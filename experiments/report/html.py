@@ -16,13 +16,14 @@ from typing import Any
 import jinja2
 
 from experiments.report import strips
+from experiments.report.run_folder import RunFolder, read_run
 from experiments.report.summaries import headline, summary_rows
 from jaxrl_llm.config import Config, ConfigError, fill, from_dict, to_dict
 from jaxrl_llm.fields import options
 from jaxrl_llm.late import loaded
 from jaxrl_llm.registry import TASKS, Choice
 from jaxrl_llm.reporting import glossary
-from jaxrl_llm.reporting.reader import RunError, RunFolder, read_json, read_run
+from jaxrl_llm.reporting.reader import RunError, read_json
 from jaxrl_llm.reporting.tables import MISSING
 from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.store.folders import path_of

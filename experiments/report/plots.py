@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, PercentFormatter
 
+from experiments.report.run_folder import RunFolder
 from experiments.report.summaries import ACCURACY, HELDOUT, score_of, set_accuracies
-from jaxrl_llm.reporting.reader import RunFolder
 from jaxrl_llm.reporting.summary import QUANTILES
 
 # The palette of Okabe and Ito, which colour-blind readers can distinguish, and two more.

@@ -12,9 +12,10 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from experiments.report import html, strips, summaries
+from experiments.report.run_folder import read_run
 from jaxrl_llm import parallel
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.reporting import reader, writers
+from jaxrl_llm.reporting import writers
 from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.evaluate import Evaluation
 from jaxrl_llm.runs.observers import Observed, Observer
@@ -93,7 +94,7 @@ class Report(Observer):
   def _print(self) -> None:
     """Prints the summary, in process 0."""
     if processes.is_main():
-      tqdm.write(summaries.summary_table(reader.read_run(self.run.directory)))
+      tqdm.write(summaries.summary_table(read_run(self.run.directory)))
       tqdm.write(f"plot: {self.run.directory / 'curves.png'}\n"
                  f"report: {self.run.directory / 'report.html'}")
 

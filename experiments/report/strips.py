@@ -9,7 +9,8 @@ import json
 import os
 from collections.abc import Iterable
 
-from jaxrl_llm.reporting.reader import RunFolder, read_lines
+from experiments.report.run_folder import RunFolder
+from jaxrl_llm.reporting.reader import read_lines
 from jaxrl_llm.store.files import write_atomically
 from jaxrl_llm.store.folders import path_of
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxrl_llm.reporting.reader import RunFolder
+from experiments.report.run_folder import RunFolder
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 
 HELDOUT = "held-out accuracy"

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from experiments.report.run_folder import RunFolder
 from experiments.tables_lib import sweep_results
 from experiments.tables_lib.compare import interval
 from jaxrl_llm.reporting import tables
-from jaxrl_llm.reporting.reader import RunFolder
 
 COLLAPSE = 0.2  # accuracy that a run loses from its best to its last evaluation
 LEARNT = 0.9  # accuracy from which on a run counts as having learnt its task

@@ -11,8 +11,9 @@ import numpy as np
 from scipy import stats
 
 from experiments.report import html, strips
+from experiments.report.run_folder import RunFolder, read_run
 from experiments.tables_lib import plots
-from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
+from jaxrl_llm.reporting.reader import RunError
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.store.folders import path_of

@@ -18,12 +18,12 @@ from IPython.display import HTML, Image, Markdown, display
 
 from experiments.commands import cache, disk
 from experiments.report import OBSERVERS
+from experiments.report.run_folder import read_run
 from experiments.tables_lib import arena, plots
 from experiments.tables_lib.checkout import ROOT, SIZES, checkout_env, fast, fresh
 from experiments.tables_lib.exact import studies, study_tables
 from experiments.tables_lib.replay import replay_run
 from jaxrl_llm.config import ConfigError, EstimatorConfig, from_dict
-from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.store import workdir

@@ -18,7 +18,7 @@ from experiments.report.plots import (
     plot_lines,
     told_apart,
 )
-from jaxrl_llm.reporting.reader import RunFolder
+from experiments.report.run_folder import RunFolder
 
 __all__ = [
     "finish_axes", "group_panels", "line_style", "plot_compare", "plot_groups", "plot_panels"

@@ -14,11 +14,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from experiments.report.run_folder import read_run
 from experiments.tables_lib import page_parts
 from experiments.tables_lib.checkout import ROOT, checkout_env, fast, fresh
 from experiments.tables_lib.page_parts import Place, split
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.reporting.tables import MISSING, markdown_table
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from experiments.report.run_folder import RunFolder
 from experiments.tables_lib import sweep_results
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.reporting.reader import RunFolder
 
 SEED = "--config.seed="
 PARSING = threading.Lock()  # ast.parse of Python 3.11 fails in concurrent threads

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jaxrl_llm.reporting.reader import RunFolder
+from experiments.report.run_folder import RunFolder
 from jaxrl_llm.reporting.writers import write_atomically
 
 FILE = "results.jsonl"

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.commands.command_line import ENDED_EARLY
+from experiments.report.run_folder import RunFolder, read_run
 from experiments.tables_lib import sweep_results
 from experiments.tables_lib.sweep_cells import (
   Cell,
@@ -37,7 +38,7 @@ from experiments.tables_lib.sweep_cells import (
 )
 from experiments.tables_lib.sweep_results import made_at
 from jaxrl_llm.fields import ConfigError
-from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
+from jaxrl_llm.reporting.reader import RunError
 
 MAIN = "experiments/main.py"
 # Errors of one run that let the others continue: it broke off, or left nothing to measure.

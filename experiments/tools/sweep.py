@@ -14,11 +14,11 @@ tables of README.md and accuracy.png beside this file.
 from collections import Counter
 from pathlib import Path
 
+from experiments.report.run_folder import RunFolder
 from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweep_results, sweeps
 from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.config import TaskConfig, load_plugins
 from jaxrl_llm.reporting import tables
-from jaxrl_llm.reporting.reader import RunFolder
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.types import Problem
 

@@ -77,6 +77,7 @@ class ModelConfig:
   tie_head: bool = option(True, "uses the transposed embedding as output head")
   family: str = derived("", "model_type of `pretrained`, whose names an export has")
   value_head: bool = derived(False, "a linear value head; on where the advantage needs values")
+  value_bounded: bool = derived(False, "its values are within 0 and 1, as critic.bounded says")
   mtp: bool = derived(False, "a module that predicts two tokens ahead; on where a loss term reads "
                       "it")
   scan_layers: bool = option(False, "stacks the blocks and scans them: smaller programs, slower "

@@ -173,6 +173,10 @@ class CriticConfig:
   clip: float | None = option(
       None, "keeps values within this distance of the rollout's in the value loss (PPO)", low=0.0,
       when=CRITIC)
+  bounded: bool = option(False, "values are 1/2 + atan(z) / pi, for rewards of 0 to 1 (BPCO)",
+                         when=CRITIC)
+  first: int = option(0, "optimizer steps at the start without the estimator's loss: the critic "
+                      "learns first, as do KL and entropy where they are on", low=0, when=CRITIC)
 
 
 @dataclasses.dataclass(frozen=True, init=False)

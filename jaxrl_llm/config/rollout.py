@@ -74,6 +74,10 @@ class RolloutConfig:
   backend: str = option(DEFAULT, "what samples the training rollouts (rollouts/backends.py): "
                         "engine, on the run's devices; server; or a plugin's. default: server "
                         "where server.url is set, else engine")
+  routing: bool = option(
+      False, "keeps the experts that the sampler chose, and each pass of the trainer takes them in "
+      "place of its own choice; their weights stay the router's (routing replay)", when=(when(
+          "model.num_experts"), when(".slots", 0), when(".backend", DEFAULT, "engine"), HERE))
   meter_rows: int = option(
       8, "completions scored for the mismatch meter where no other pass serves; 0: "
                            "no meter", low=0)

@@ -209,6 +209,7 @@ class SamplerConfig:
     stop_ids: tokens that end a row.
     pad_id: fills a row after its end.
     min_new_tokens: completion tokens before which a stop token has probability 0.
+    routing: whether the experts of each token are recorded.
   """
 
   group_size: int = 1
@@ -217,3 +218,4 @@ class SamplerConfig:
   stop_ids: tuple[int, ...] = (1,)
   pad_id: int = 0
   min_new_tokens: int = 0
+  routing: bool = False

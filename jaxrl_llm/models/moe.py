@@ -34,15 +34,19 @@ class MoE(nnx.Module):
     self.up = weight(rngs, (experts, width, inner), ("experts", "embed", "mlp"))
     self.down = weight(rngs, (experts, inner, width), ("experts", "mlp", "embed"), down_std(cfg))
 
-  def __call__(self, x, constrain):
+  def __call__(self, x, constrain, replayed=None):
     """Returns (output [R, S, D], the experts that each token was sent to [R, S, k] int32).
 
     Args:
       x: [R, S, D].
       constrain: lays an activation out by its logical axes.
+      replayed: [R, S, k] int32, experts in place of the most likely ones, -1 where these are taken.
+        Their weights are this router's, and have gradients. None: the most likely ones.
     """
     probabilities = jax.nn.softmax(x.astype(jnp.float32) @ self.router[...].astype(jnp.float32), -1)
     routing = lax.top_k(probabilities, self.cfg.experts_per_token)[1].astype(jnp.int32)
+    if replayed is not None:
+      routing = jnp.where(replayed >= 0, replayed, routing)
     shares = jnp.take_along_axis(probabilities, routing, -1)
     if self.cfg.normalize_router:
       shares = shares / jnp.sum(shares, -1, keepdims=True)

@@ -64,20 +64,21 @@ class Block(nnx.Module):
       from jaxrl_llm.models.moe import MoE
     self.mlp = MoE(cfg, rngs) if experts else MLP(cfg, rngs)
 
-  def __call__(self, x, positions, visible, layer_cache, index, constrain):
+  def __call__(self, x, positions, visible, layer_cache, index, constrain, replayed=None):
     """Returns (x [R, S, D], (the layer's keys and values, routing [R, S, k] or None without
     experts)).
 
-    Arguments as `Attention.__call__`.
+    Arguments as `Attention.__call__`, and `replayed` as `MoE.__call__`.
     """
     inputs = x if self.norms == "after" else self.attention_norm(x)
     change, layer_cache = self.attention(inputs, positions, visible, layer_cache, index, constrain)
     change = change if self.norms == "before" else self.attention_out_norm(change)
     x = constrain(x + change, ("rows", "length", "embed_activation"))
     inputs, routing = x if self.norms == "after" else self.mlp_norm(x), None
-    change = self.mlp(inputs, constrain)
-    if not isinstance(self.mlp, MLP):
-      change, routing = change
+    if isinstance(self.mlp, MLP):
+      change = self.mlp(inputs, constrain)
+    else:
+      change, routing = self.mlp(inputs, constrain, replayed)
     change = change if self.norms == "before" else self.mlp_out_norm(change)
     return constrain(x + change, ("rows", "length", "embed_activation")), (layer_cache, routing)
 
@@ -89,12 +90,14 @@ class Places(NamedTuple):
     positions, segments: [R, S] int32, in a row of the batch, and which one; 0 is padding.
     packed: whether a row of the network holds several of the batch.
     shared: as in `Model.hidden`; None where nothing is shared.
+    replayed: as in `Model.hidden`.
   """
 
   positions: Array
   segments: Array
   packed: bool
   shared: Array | None
+  replayed: Array | None = None
 
 
 class Transformer(nnx.Module):
@@ -115,21 +118,13 @@ class Transformer(nnx.Module):
     if cfg.mtp:  # last, so that the other parameters begin as they do without it
       self.mtp = MtpModule(cfg, rngs, Block(cfg, rngs, cfg.num_layers - 1))
 
-  def __call__(self, inputs, places: Places, cache, constrain, columns=None):
-    """As `Model.hidden_and_routing`, and what `Model.hidden_states` returns, of all layers.
-
-    `columns` is None where no states are asked for; there are none then.
-    """
-    positions, segments, _, _ = places
-    dtype = jnp.dtype(self.cfg.compute_dtype)
-    x = self.embedding[...][inputs] if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs
-    x = x.astype(dtype)
-    if self.cfg.embedding_scale:
-      x = x * jnp.asarray(self.cfg.width**0.5, dtype)
-    x = _laid_out(x, constrain)
+  def __call__(self, inputs, places: Places, cache, constrain):
+    """As `Model.hidden_and_routing`."""
+    positions, segments = places.positions, places.segments
+    x = self.embedded(inputs, constrain)
     index = layers = None
     if cache is None:
-      visible = self._rows(places, constrain)
+      visible = self.visible(places, constrain)
     else:
       layers = (cache.keys, cache.values) + (() if cache.prefix is None else (cache.prefix,))
     if isinstance(cache, RowCache):
@@ -142,13 +137,19 @@ class Transformer(nnx.Module):
       earlier = (distance >= 0) & same_segment & (segments[..., None] > 0)
       visible = {w: earlier & (distance < w) if w else earlier for w in self._windows()}
     run = self._scanned if self.cfg.scan_layers else self._unrolled
-    entering = x if columns is None else _gather_columns(x, columns)
-    x, (layers, routing, states) = run(x, (positions, visible, index), layers, constrain, columns)
+    x, (layers, routing) = run(x, (positions, visible, index, places.replayed), layers, constrain)
     if cache is not None:
       cache = cache.replace(keys=layers[0], values=layers[1])
-    if columns is not None:
-      states = jnp.concatenate([entering[None], states])
-    return self.final_norm(x), cache, routing, states
+    return self.final_norm(x), cache, routing
+
+  def embedded(self, inputs, constrain):
+    """Returns what the first block reads of `inputs`, ids or embeddings."""
+    dtype = jnp.dtype(self.cfg.compute_dtype)
+    x = self.embedding[...][inputs] if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs
+    x = x.astype(dtype)
+    if self.cfg.embedding_scale:
+      x = x * jnp.asarray(self.cfg.width**0.5, dtype)
+    return _laid_out(x, constrain)
 
   def ahead(self, hidden, tokens, places: Places, constrain, detached):
     """As `Model.ahead`, without the head."""
@@ -158,7 +159,7 @@ class Transformer(nnx.Module):
     following = table[jnp.roll(tokens, -1, 1)].astype(jnp.dtype(self.cfg.compute_dtype))
     x = self.mtp.join(hidden, _laid_out(following, constrain), constrain)
     graph, state = nnx.split(self.mtp.block)
-    visible = self._rows(places, constrain)[kv_cache.windows(self.cfg)[-1]]
+    visible = self.visible(places, constrain)[kv_cache.windows(self.cfg)[-1]]
     x, _ = _rematerialised(self.cfg, graph, constrain)(state, x, places.positions, visible, None,
                                                           None)
     return self.mtp.norm(x)
@@ -167,42 +168,40 @@ class Transformer(nnx.Module):
     """Returns the windows that layers have, 0 where one has none."""
     return set(kv_cache.windows(self.cfg))
 
-  def _rows(self, places: Places, constrain):
+  def visible(self, places: Places, constrain):
     """Returns what the tokens of full rows attend to, by the window of a layer."""
     return {window: row_attention.rows(places.segments, self.cfg, constrain, packed=places.packed,
                                        shared=places.shared, positions=places.positions,
                                        window=window)
             for window in self._windows()}
 
-  def _unrolled(self, x, attended, layers, constrain, columns):
-    positions, visible, index = attended
-    keys, values, routing, states = [], [], [], []
+  def _unrolled(self, x, attended, layers, constrain):
+    positions, visible, index, replayed = attended
+    keys, values, routing = [], [], []
     windows = kv_cache.windows(self.cfg)
     for i, block in enumerate(self.blocks):
       graph, state = nnx.split(block)
       layer = None if layers is None else tuple(entry[i] for entry in layers)
       run = _rematerialised(self.cfg, graph, constrain)
-      x, ((k, v), used) = run(state, x, positions, visible[windows[i]], layer, index)
+      experts = None if replayed is None or isinstance(block.mlp, MLP) else replayed[len(routing)]
+      x, ((k, v), used) = run(state, x, positions, visible[windows[i]], layer, index, experts)
       keys.append(k)
       values.append(v)
       routing += [] if used is None else [used]
-      states += [] if columns is None else [_gather_columns(x, columns)]
-    return x, ((tuple(keys), tuple(values)), jnp.stack(routing) if self.cfg.num_experts else None,
-               None if columns is None else jnp.stack(states))
+    return x, ((tuple(keys), tuple(values)), jnp.stack(routing) if self.cfg.num_experts else None)
 
-  def _scanned(self, x, attended, layers, constrain, columns):
-    positions, visible, index = attended
+  def _scanned(self, x, attended, layers, constrain):
+    positions, visible, index, replayed = attended
     visible = visible[kv_cache.windows(self.cfg)[0]]
     graph, state = nnx.split(self.blocks)
     run = _rematerialised(self.cfg, graph, constrain)
 
     def body(x, layer):
-      state, cached = layer
-      x, (new, routing) = run(state, x, positions, visible, cached, index)
-      states = None if columns is None else _gather_columns(x, columns)
-      return x, (None if cached is None else new, routing, states)
+      state, cached, experts = layer
+      x, (new, routing) = run(state, x, positions, visible, cached, index, experts)
+      return x, (None if cached is None else new, routing)
 
-    return lax.scan(body, x, (state, layers))
+    return lax.scan(body, x, (state, layers, replayed))
 
 
 def _laid_out(x, constrain):
@@ -210,11 +209,6 @@ def _laid_out(x, constrain):
   # In two steps, because no single exchange leads from divided embeddings to divided tokens.
   x = constrain(x, ("rows", None, "embed_of_tokens"))
   return constrain(x, ("rows", "length", "embed_activation"))
-
-
-def _gather_columns(x, columns):
-  """Returns the states x [R, S, D] at `columns` [R, P]: [R, P, D]."""
-  return jnp.take_along_axis(x, columns[..., None], axis=1)
 
 
 def _rematerialised(cfg: ModelConfig, graph, constrain):
@@ -226,9 +220,9 @@ def _rematerialised(cfg: ModelConfig, graph, constrain):
   meanwhile.
   """
 
-  def run(state, x, positions, visible, layer, index):
+  def run(state, x, positions, visible, layer, index, replayed=None):
     x = checkpoint_name(x, BLOCK_INPUT)
-    return nnx.merge(graph, state)(x, positions, visible, layer, index, constrain)
+    return nnx.merge(graph, state)(x, positions, visible, layer, index, constrain, replayed)
 
   if cfg.remat == "none":
     return run
@@ -294,52 +288,31 @@ class Model:
 
   def hidden_and_routing(self, params, inputs: Array, positions: Int[Array, "R S"],
                          segments: Int[Array, "R S"], *, cache: KVCache | RowCache | None = None,
-                         shared: Int[Array, "R S"] | None = None):
+                         shared: Int[Array, "R S"] | None = None,
+                         replayed: Int[Array, "N R S k"] | None = None):
     """Returns `hidden`, and the experts that each layer sent each token to.
+
+    Args:
+      replayed: such experts, to take in place of the most likely ones; -1 or None: these.
 
     Returns:
       (hidden, cache, routing [N, R, S, k] int32 of the layers with experts, or None without).
     """
-    places = Places(positions, segments, self.packed, shared)
-    return self._network(params)(inputs, places, cache, self.constrain)[:3]
+    places = Places(positions, segments, self.packed, shared, replayed)
+    return self.network(params)(inputs, places, cache, self.constrain)
 
-  def _network(self, params) -> Transformer:
+  def network(self, params) -> Transformer:
     """Returns the modules with these parameters."""
     graph, axes_state = _structure(self.config)
     state = jax.tree.map(lambda leaf: leaf, axes_state)  # a copy: the cached state stays abstract
     nnx.replace_by_pure_dict(state, params)
     return nnx.merge(graph, state)
 
-  def hidden_states(self, params, inputs: Array, positions: Int[Array, "R S"],
-                    segments: Int[Array, "R S"], columns: Int[Array, "R P"],
-                    layers: tuple[int, ...], *, shared: Int[Array, "R S"] | None = None,
-                    ) -> Float[Array, "K R P D"]:
-    """Returns the residual stream at chosen layers and columns, before any final norm, for probes.
-
-    Args:
-      params, inputs, positions, segments, shared: as in `hidden`.
-      columns: [R, P], of each row. Only these are kept of a layer.
-      layers: K of them; 0 is the embedding, n what block n leaves, and N what the final norm reads.
-
-    Raises:
-      ValueError: a layer does not exist.
-    """
-    last = self.config.num_layers
-    bad = [layer for layer in layers if not 0 <= layer <= last]
-    if bad or not layers:
-      raise ValueError(f"layers = {layers}: allowed are 0 (the embedding) to {last}. Fix: "
-                       f"{f'leave out {bad[0]}' if bad else 'name one'}.")
-    places = Places(positions, segments, self.packed, shared)
-    states = self._network(params)(inputs, places, None, self.constrain, columns)[3]
-    return states[jnp.asarray(layers)]
-
-  def normed(self, params, states: Float[Array, "... D"]) -> Float[Array, "... D"]:
-    """Returns the final norm of states; of layer N, what `hidden` returns."""
-    return self._network(params).final_norm(states)
-
   def values(self, params, hidden: Float[Array, "R S D"]) -> Float[Array, "R S"]:
-    """Returns the value of the state after each token, hidden . value_head in f32; 0 before
-    training.
+    """Returns the value of the state after each token, z = hidden . value_head in f32, 0 before
+    training; with `value_bounded` 1/2 + atan(z) / pi, whose tails still have a gradient.
+
+    Source of the bound: BPCO, arXiv 2608.23566.
 
     Raises:
       ValueError: the model has no value head.
@@ -347,7 +320,8 @@ class Model:
     if not self.config.value_head:
       raise ValueError("the model has no value head. Fix: ModelConfig(value_head=True); a run with "
                        "a critic sets it by itself.")
-    return hidden.astype(jnp.float32) @ params["value_head"].astype(jnp.float32)
+    values = hidden.astype(jnp.float32) @ params["value_head"].astype(jnp.float32)
+    return 0.5 + jnp.arctan(values) / jnp.pi if self.config.value_bounded else values
 
   def ahead(self, params, hidden: Float[Array, "R S D"], tokens: Int[Array, "R S"],
             positions: Int[Array, "R S"], segments: Int[Array, "R S"],
@@ -370,7 +344,7 @@ class Model:
       raise ValueError("the model has no module that predicts two tokens ahead. Fix: "
                        "ModelConfig(mtp=True); a run with a loss term of it sets it by itself.")
     places = Places(positions, segments, self.packed, None)
-    states = self._network(params).ahead(hidden, tokens, places, self.constrain, self.detached)
+    states = self.network(params).ahead(hidden, tokens, places, self.constrain, self.detached)
     head = self.head(params)
     return states, lax.stop_gradient(head) if self.detached else head
 

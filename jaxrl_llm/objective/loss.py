@@ -60,7 +60,8 @@ def policy_stats(params, batch: TrainBatch, *, model, cfg: LossConfig,
                    distribution=Distribution(cfg.temperature, cfg.rules, ban),
                    stats=stats | PRUNED if is_restricted else stats,
                    entropy_gradient=any("entropy" in term.entry.stats for term in active),
-                   completion=completion_of(rollout, cfg), bins=batch.bins)
+                   completion=completion_of(rollout, cfg), bins=batch.bins,
+                   replayed=rollout.routing)
 
 
 def policy_loss(params, batch: TrainBatch, *, model,

@@ -43,6 +43,7 @@ class _Fed(NamedTuple):
     banned: [R, S] bool, where ids are banned; None: nowhere.
     put: statistics of the scored columns -> [B, L].
     back: [R, S] -> [B, L].
+    feed: [B, L] -> [R, S].
     ahead: the token that a column predicts is this many columns after it.
   """
 
@@ -55,6 +56,7 @@ class _Fed(NamedTuple):
   banned: Bool[Array, "R S"] | None
   put: Callable[[Array], Array]
   back: Callable[[Array], Array]
+  feed: Callable[[Array], Array]
   ahead: int = 1
 
 
@@ -62,7 +64,8 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
               distribution: Distribution = Distribution(), stats: frozenset[str] = frozenset(),
               entropy_gradient: bool = False,
               completion: tuple[Int[Array, " B"], int] | None = None,
-              bins: Bins | None = None) -> TokenStats:
+              bins: Bins | None = None,
+              replayed: Int[Array, "B L N k"] | None = None) -> TokenStats:
   """Returns the TokenStats [B, L] of full rows under `params`.
 
   Entry 0 is 0 (False): no token precedes it.
@@ -81,6 +84,7 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
       others are 0 (False): no logits are computed for prompts. None: all columns are scored.
     bins: how the rows are packed for the network; None: each is fed as it is. The statistics are
       the same up to rounding.
+    replayed: `Rollout.routing`, the experts that the network takes; None: its own choice.
 
   Raises:
     ValueError: `mtp_log_probs` with rules that prune the vocabulary, or with rows that share their
@@ -92,12 +96,13 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   if bins is None:
     model = getattr(model, "of_single_segments", model)
   sharing = {} if fed.shared is None else {"shared": fed.shared}
-  routing = None
-  if "routing" in stats:
-    hidden, _, routing = model.hidden_and_routing(params, fed.tokens, fed.positions, fed.segments,
-                                                  **sharing)
-  else:
-    hidden, _ = model.hidden(params, fed.tokens, fed.positions, fed.segments, **sharing)
+  network = model.hidden
+  if replayed is not None:
+    from jaxrl_llm.ops.routing import fed as fed_routing
+    sharing["replayed"] = fed_routing(replayed, fed.feed)
+  if "routing" in stats or replayed is not None:
+    network = model.hidden_and_routing
+  hidden, _, *used = network(params, fed.tokens, fed.positions, fed.segments, **sharing)
   stats_of_rows = functools.partial(_stats_of_rows,
                                     stats=stats - {"values", "routing", "mtp_log_probs"},
                                     entropy_gradient=entropy_gradient)
@@ -106,7 +111,8 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   out = jax.tree.map(fed.put, out)
   if "values" in stats:
     out = out.replace(values=fed.back(model.values(params, hidden)))
-  out = jax.tree.map(_at_the_predicted_token, out).replace(routing=routing)
+  out = jax.tree.map(_at_the_predicted_token, out).replace(
+      routing=used[0] if "routing" in stats else None)
   if "mtp_log_probs" not in stats:
     return out
   _check_ahead(distribution, bins)
@@ -154,7 +160,7 @@ def _padded(tokens, length, completion, banned, ahead: int = 1) -> _Fed:
   columns = _predicting_columns(tokens.shape[1], completion, ahead)
   to_row_columns = functools.partial(_scatter_columns, columns=columns, length=tokens.shape[1])
   return _Fed(tokens, positions, segments, None, columns, None, banned,
-              _itself if columns is None else to_row_columns, _itself, ahead)
+              _itself if columns is None else to_row_columns, _itself, _itself, ahead)
 
 
 def _packed(tokens, length, completion, banned, *, bins: Bins, ahead: int = 1) -> _Fed:
@@ -180,7 +186,7 @@ def _packed(tokens, length, completion, banned, *, bins: Bins, ahead: int = 1) -
     return back(jnp.where(read_mask, x, jnp.zeros((), x.dtype)))
 
   return _Fed(to_bins(tokens), placement.positions, placement.segments, placement.shared, columns,
-              read_mask, None if banned is None else to_bins(banned), to_rows, back, ahead)
+              read_mask, None if banned is None else to_bins(banned), to_rows, back, to_bins, ahead)
 
 
 def _itself(x: Array) -> Array:

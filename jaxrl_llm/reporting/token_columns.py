@@ -16,9 +16,6 @@ from typing import Any
 import numpy as np
 
 PARQUET, NPZ = ".parquet", ".npz"
-# Of earlier versions, which wrote these columns as lists among the facts.
-LISTS = {"tokens": np.int32, "mask": bool, "behavior_log_probs": np.float32,
-         "anchor_log_probs": np.float32, "turn_id": np.int32}
 Flat = dict[str, tuple[np.ndarray, np.ndarray]]  # values [sum of lengths] and lengths [B] by column
 
 
@@ -47,20 +44,6 @@ def encode(columns: Mapping[str, Sequence[np.ndarray]], form: str) -> bytes:
   flat = {name: (np.concatenate(arrays), np.array([len(a) for a in arrays], np.int32))
           for name, arrays in columns.items()}
   return _parquet(flat) if form == PARQUET else _npz(flat)
-
-
-def decode(content: bytes, form: str) -> dict[str, list[np.ndarray]]:
-  """Returns the columns in the content of a file.
-
-  Raises:
-    ValueError: it is damaged, or pyarrow is not installed.
-  """
-  columns = {}
-  for name, (values, lengths) in (_read_parquet if form == PARQUET else _read_npz)(content).items():
-    if lengths.sum() != len(values) or (lengths < 0).any():
-      raise ValueError(f"column {name} has {len(values)} entries for lengths of {lengths.sum()}")
-    columns[name] = np.split(values, np.cumsum(lengths)[:-1])
-  return columns
 
 
 def mark(path: str, content: bytes) -> str:
@@ -95,22 +78,6 @@ def _arrow(values: np.ndarray):
                                [None, pa.py_buffer(data)])
 
 
-def _read_parquet(content: bytes) -> Flat:
-  try:
-    import pyarrow as pa
-    from pyarrow import parquet
-  except ImportError as error:
-    raise ValueError(f"reading it needs pyarrow ({error}). Fix: pip install pyarrow") from error
-  try:
-    table = parquet.read_table(pa.BufferReader(content)).combine_chunks()
-    lists = {name: table[name].combine_chunks() for name in table.column_names}
-    return {name: (entries.flatten().to_numpy(zero_copy_only=False),
-                   entries.value_lengths().to_numpy(zero_copy_only=False))
-            for name, entries in lists.items()}
-  except (pa.ArrowException, OSError, IndexError, AttributeError) as error:
-    raise ValueError(" ".join(str(error).split())[:200]) from error
-
-
 def _npz(flat: Flat) -> bytes:
   """Writes the members `column.lengths` and `column.dtype.place`: as in `_parquet`, the bytes of
   one place of all numbers lie together, the lowest first. Bytes that repeat, of ids and exponents,
@@ -136,25 +103,3 @@ def _add(file: zipfile.ZipFile, name: str, array: np.ndarray, deflated: bool) ->
   member = zipfile.ZipInfo(f"{name}.npy")  # without the time of day: equal runs have equal files
   file.writestr(member, content.getvalue(),
                 zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED, compresslevel=1)
-
-
-def _read_npz(content: bytes) -> Flat:
-  try:
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-      members = {name: file[name] for name in file.files}
-    lengths = {name.removesuffix(".lengths"): array for name, array in members.items()
-               if name.endswith(".lengths")}
-    return {name: (_from_planes(members, name, int(count.sum())), count)
-            for name, count in lengths.items()}
-  except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, StopIteration) as error:
-    raise ValueError(" ".join(str(error).split())[:200] or "an array is missing") from error
-
-
-def _from_planes(members: dict[str, np.ndarray], column: str, count: int) -> np.ndarray:
-  """Returns the values of a column from the planes of its bytes."""
-  dtype = next(name.split(".")[1] for name in members if name.startswith(f"{column}.")
-               and not name.endswith(".lengths"))
-  if dtype == "bool":
-    return np.unpackbits(members[f"{column}.bool.0"], count=count).astype(bool)
-  planes = [members[f"{column}.{dtype}.{place}"] for place in range(np.dtype(dtype).itemsize)]
-  return np.ascontiguousarray(np.stack(planes, 1)).view(dtype).reshape(-1)

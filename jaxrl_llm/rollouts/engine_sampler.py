@@ -210,7 +210,7 @@ def _program(model: Model, rows: Rows, mesh: Mesh) -> Callable[..., Rollout]:
   """Returns one compiled program that samples each prompt's rows, from prepared parameters."""
   r = rows.cfg
   cfg = SamplerConfig(rows.group_size, r.max_new_tokens, r.window, rows.stop_ids, rows.pad_id,
-                      min_new_tokens=r.min_new_tokens)
+                      min_new_tokens=r.min_new_tokens, routing=r.routing)
   model = hand_over.decode_model(model)
   return jax.jit(functools.partial(generate, model=model, cfg=cfg), static_argnames="rules",
                  out_shardings=parallel.rows(mesh))

@@ -29,6 +29,7 @@ class _Loop:
   log_probs: Float[Array, "B N"]
   count: Int[Array, " B"]
   done: Bool[Array, " B"]
+  routing: Int[Array, "B L N k"] | None
 
 
 def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, model,
@@ -51,11 +52,16 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
     sampled from; they are 0 at temperature 0. `policy_step` is 0, because only the caller knows it.
   """
   keys, head = row_keys(key, prompts.row_id), model.head(params)
-  hidden, cache = prefill(params, prompts, model, cfg.group_size)
+  hidden, cache, used = prefill(params, prompts, model, cfg.group_size)
   (rows, width), windows = prompts.tokens.shape, kv_cache.windows(model.config)
+  record = None
+  if cfg.routing:
+    from jaxrl_llm.ops import routing
+    record = routing.started(used, prompts.prompt_length[::cfg.group_size], cfg.group_size,
+                             cfg.max_new_tokens, at_end=bool(model.config.window))
   loop = _Loop(cache, jnp.int32(0), jnp.full((rows, cfg.max_new_tokens), cfg.pad_id, jnp.int32),
                jnp.zeros((rows, cfg.max_new_tokens), jnp.float32), jnp.zeros(rows, jnp.int32),
-               jnp.zeros(rows, bool))
+               jnp.zeros(rows, bool), record)
 
   stops = jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(cfg.stop_ids, jnp.int32))
 
@@ -69,8 +75,10 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
   def step(loop: _Loop) -> _Loop:
     last = lax.dynamic_slice_in_dim(loop.tokens, loop.step - 1, 1, axis=1)
     position = prompts.prompt_length + loop.step - 1
-    hidden, cache = model.hidden(params, last, position[:, None], jnp.ones_like(last),
-                                 cache=loop.cache)
+    hidden, cache, used = model.hidden_and_routing(params, last, position[:, None],
+                                                   jnp.ones_like(last), cache=loop.cache)
+    if cfg.routing:
+      loop = loop.replace(routing=routing.entered(loop.routing, used, width + loop.step - 1))
     return sample(loop.replace(cache=cache), hidden[:, 0], position + 1)
 
   loop = sample(loop, hidden, prompts.prompt_length)
@@ -83,7 +91,11 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
     loop = lax.while_loop(functools.partial(_unfinished, end), step, loop)
   reason = jnp.where(loop.done, STOP_TOKEN, STOP_LENGTH)
   completions = Completions(loop.tokens, loop.log_probs, loop.count, reason)
-  return assemble(prompts, completions, pad_id=cfg.pad_id)
+  rollout = assemble(prompts, completions, pad_id=cfg.pad_id)
+  if cfg.routing:
+    rollout = rollout.replace(routing=routing.of_rows(loop.routing, prompts.prompt_length,
+                                                      loop.count, width))
+  return rollout
 
 
 def prefill(params, prompts: PromptBatch, model, group: int):
@@ -93,7 +105,8 @@ def prefill(params, prompts: PromptBatch, model, group: int):
   that its next token sees.
 
   Returns:
-    (hidden state [B, D] that predicts the first completion token, the prompts' cache).
+    (hidden state [B, D] that predicts the first completion token, the prompts' cache, routing of
+    the tokens as they are fed, each prompt once).
   """
   tokens, length = prompts.tokens[::group], prompts.prompt_length[::group]
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
@@ -104,10 +117,10 @@ def prefill(params, prompts: PromptBatch, model, group: int):
     last = jnp.full_like(length, tokens.shape[1] - 1)
   segments = ((positions >= 0) & (positions < length[:, None])).astype(jnp.int32)
   cache = kv_cache.empty(model.config, *tokens.shape)
-  hidden, cache = model.hidden(params, tokens, positions, segments, cache=cache)
+  hidden, cache, used = model.hidden_and_routing(params, tokens, positions, segments, cache=cache)
   hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
   cache = kv_cache.repeat_rows(cache, group, stacked=model.config.scan_layers)
-  return jnp.repeat(hidden, group, axis=0), cache
+  return jnp.repeat(hidden, group, axis=0), cache, used
 
 
 def _unfinished(end: int, loop: _Loop):

@@ -19,9 +19,15 @@ def rollout_shapes(learner: Learner, rows: int) -> Rollout:
   """Returns shapes and dtypes of `rows` rows of the run's rollouts."""
   rollout, per_row = learner.rollout, jax.ShapeDtypeStruct((rows,), jnp.int32)
   tokens = jax.ShapeDtypeStruct((rows, rollout.max_prompt_tokens), jnp.int32)
-  return rollout_shape(PromptBatch(tokens, per_row, per_row, per_row),
-                       SamplerConfig(max_new_tokens=rollout.max_new_tokens),
-                       turns=rollout.max_turns > 0)
+  shapes = rollout_shape(PromptBatch(tokens, per_row, per_row, per_row),
+                         SamplerConfig(max_new_tokens=rollout.max_new_tokens),
+                         turns=rollout.max_turns > 0)
+  if not rollout.routing:
+    return shapes
+  model = learner.model.config
+  layers = model.num_layers - len(model.dense_layers)
+  experts = (*shapes.tokens.shape, layers, model.experts_per_token)
+  return shapes.replace(routing=jax.ShapeDtypeStruct(experts, jnp.int16))
 
 
 def abstract_scores(scoring: Scoring, params, rollout: Rollout, **options) -> Scores:

@@ -127,8 +127,12 @@ def teacher_log_probs(parts: ColumnParts) -> Callable[..., Array]:
   """Log-probs of the sampled tokens under the row's teacher, f32, nats: at the sampler's
   temperature, over the full vocabulary.
   """
-  return functools.partial(_log_probs, functools.partial(score, model=parts.teacher, cfg=parts.cfg,
-                                                         rules=frozenset()))
+  scorer = functools.partial(score, model=parts.teacher, cfg=parts.cfg, rules=frozenset())
+
+  def unrouted(params, rollout: Rollout, *args, **options):  # its experts are not the policy's
+    return scorer(params, rollout.replace(routing=None), *args, **options)
+
+  return functools.partial(_log_probs, unrouted)
 
 
 register_statistic("entropy", "entropy")

@@ -74,7 +74,7 @@ def score(params, rollout: Rollout, sampling: Sampling, *, model, cfg: StepConfi
     distribution = Distribution(temperature, values, stop_rule(rows, cfg.loss))
     return row_stats(params, rows.tokens, rows.length, model=model, stats=stats,
                      distribution=distribution, completion=completion_of(rows, cfg.loss),
-                     bins=bins)
+                     bins=bins, replayed=rows.routing)
 
   return in_pieces(run, rollout, packing, model, cfg)
 

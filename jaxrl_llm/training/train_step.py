@@ -9,8 +9,9 @@ import optax
 from jax import lax
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import ParametersConfig, StepConfig
+from jaxrl_llm.config import LossConfig, ParametersConfig, StepConfig
 from jaxrl_llm.models import trainable
+from jaxrl_llm.objective.loss import regularizer_weights
 from jaxrl_llm.training import transforms
 from jaxrl_llm.training.estimator_weights import with_estimator_weights
 from jaxrl_llm.training.micro_batches import split_rows
@@ -136,6 +137,7 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
   parts = transforms.StepParts(model, cfg, packing, active)
   params = trainable.merge(state.params, state.frozen, cfg.parameters)
   batch = with_estimator_weights(params, batch, model=model, cfg=cfg, packing=packing)
+  batch = _critic_first(batch, state.step, cfg.loss)
   state, batch, of_before = transforms.before(state, params, batch, parts)
   (value, metrics), grads = gradients(state.params, batch, loss=loss, model=model, cfg=cfg,
                                       frozen=state.frozen, packing=packing)
@@ -146,6 +148,14 @@ def train_step(state: TrainState, batch, *, loss, model, tx, cfg: StepConfig,
              "optimizer/grad_norm": Mean(optax.tree.norm(grads), unit_count)}
   return state.replace(step=state.step + 1, params=optax.apply_updates(state.params, updates),
                        opt_state=opt_state), metrics
+
+
+def _critic_first(batch, step, cfg: LossConfig):
+  """Returns the batch without weights of the estimator's loss before `critic.first` steps."""
+  if not isinstance(batch, TrainBatch) or cfg.critic is None or not cfg.critic.first:
+    return batch
+  return batch.replace(loss_weights=jnp.where(step < cfg.critic.first, 0.0, batch.loss_weights),
+                       regularizer_weights=regularizer_weights(batch))
 
 
 def state_shardings(model, tx, mesh, cfg: ParametersConfig = ParametersConfig()) -> TrainState:

@@ -47,8 +47,9 @@ def shapes_of(checkpoint: str, ours: ModelConfig,
   except (CheckpointError, OSError) as error:
     raise ConfigError(f"pretrained = {checkpoint!r}: {error}") from error
   model = dataclasses.replace(shapes, value_head=ours.value_head, mtp=ours.mtp,
-                              scan_layers=ours.scan_layers, remat=ours.remat,
-                              attention=ours.attention, compute_dtype=ours.compute_dtype)
+                              value_bounded=ours.value_bounded, scan_layers=ours.scan_layers,
+                              remat=ours.remat, attention=ours.attention,
+                              compute_dtype=ours.compute_dtype)
   try:
     check_model(model)
   except ConfigError as error:

@@ -89,7 +89,8 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
   environment = make_run_environment(cfg.rollout, cfg.tool, cfg.environment, task, cfg.task.name)
   prepare, sample = backends.make(backends.BackendParts(
       cfg.rollout, cfg.server, task, model, mesh, rollout_mesh, environment))
-  rows = engine_sampler.Rows.of_task(cfg.rollout, task, environment, group_size=1)
+  heldout = dataclasses.replace(cfg.rollout, routing=False)  # nothing trains on these rows
+  rows = engine_sampler.Rows.of_task(heldout, task, environment, group_size=1)
   return Sampler(
       sampling=sampling_of(cfg.rollout, cfg.vocabulary, "sampler"),
       mesh=mesh,

@@ -73,7 +73,8 @@ def build_learner(cfg: Config, devices=None, *,
     if training:
       divisions.check(divisions.RowSections.of(cfg), mesh,
                       parallel.rollout_mesh(cfg.mesh, mesh, devices))
-  model = dataclasses.replace(cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp)
+  model = dataclasses.replace(cfg.model, value_head=cfg.has_critic, mtp=cfg.has_mtp,
+                              value_bounded=cfg.has_critic and cfg.critic.bounded)
   tokenizer = teachers = None
   if cfg.pretrained:
     model, tokenizer = shapes_of(cfg.pretrained, model, cfg.rollout.row_length)

@@ -16,7 +16,7 @@ from jaxrl_llm.types import Reward, Rollout
 from jaxrl_llm.wiring.loop import make_shaping
 
 COMPONENTS = {
-    "estimator", "advantage", "aggregation", "correction", "kl", "vocabulary", "shaping",
+    "estimator", "advantage", "aggregation", "correction", "critic", "kl", "vocabulary", "shaping",
     "dynamic_sampling", "transform", "updates", "parameters"
 }
 

@@ -18,8 +18,9 @@ import pytest
 import small_runs
 
 from experiments.families import checkpoints as hf_checkpoints
+from experiments.report.run_folder import read_run
 from jaxrl_llm.models import hf
-from jaxrl_llm.reporting.reader import read_metrics, read_run
+from jaxrl_llm.reporting.reader import read_metrics
 
 KILLS = int(os.environ.get("JAXRL_LLM_TEST_KILLS", "2"))
 EACH = ("checkpoint.every=1", "evaluation.every=2")

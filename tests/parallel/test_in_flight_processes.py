@@ -13,8 +13,8 @@ import pytest
 import small_runs
 from test_faults import lines, rollouts, until
 
+from experiments.report.run_folder import read_run
 from jaxrl_llm.parallel import processes
-from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.runs import in_flight
 
 EACH = ("checkpoint.every=1", "evaluation.every=2")

@@ -8,7 +8,7 @@ import process_group as group
 import pytest
 import small_runs
 
-from jaxrl_llm.reporting.reader import RunFolder, read_run
+from experiments.report.run_folder import RunFolder, read_run
 
 LIMIT = 1e-6
 

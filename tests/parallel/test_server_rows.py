@@ -7,7 +7,7 @@ import small_runs
 from server_process import Server
 from test_runs import differences
 
-from jaxrl_llm.reporting.reader import read_run
+from experiments.report.run_folder import read_run
 from jaxrl_llm.rollouts.server import ServerSampler
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import jaxrl_llm
+from experiments.report.run_folder import read_run
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.objective.estimators.reinforce import reinforce
 from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting import glossary
-from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks import rewards
 

@@ -11,10 +11,12 @@ import types
 import numpy as np
 import pytest
 
+from experiments.report import rollout_rows
+from experiments.report.run_folder import RunFolder
 from experiments.tables_lib.replay import frozen
 from jaxrl_llm.config import RolloutConfig, RolloutFilesConfig
 from jaxrl_llm.reporting import token_columns, writers
-from jaxrl_llm.reporting.reader import RunError, RunFolder
+from jaxrl_llm.reporting.reader import RunError
 from jaxrl_llm.reporting.writers import prune_rollouts, write_rollouts
 from jaxrl_llm.runs import outputs
 
@@ -141,7 +143,7 @@ def test_damage_is_one_line(tmp_path, form, damage):
 @pytest.mark.parametrize("content", [b"", b"x" * 80, b"PK\x03\x04" + bytes(80), b"PAR1" * 9])
 def test_bytes_that_are_no_arrays_are_a_value_error(form, content):
   with pytest.raises(ValueError):
-    token_columns.decode(content, form)
+    rollout_rows.decode(content, form)
 
 
 class KilledError(BaseException):

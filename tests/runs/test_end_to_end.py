@@ -20,9 +20,9 @@ from transformers import AutoTokenizer
 
 from experiments.commands import saved
 from experiments.families import checkpoints as hf_checkpoints
+from experiments.report.rollout_rows import read_rollouts
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.models import Model, load_pretrained
-from jaxrl_llm.reporting.reader import read_rollouts
 from jaxrl_llm.wiring import setup
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import re
 import command
 import pytest
 
-from jaxrl_llm.reporting.reader import read_run
+from experiments.report.run_folder import read_run
 
 RECIPE = "configs/qwen25_0_5b_gsm8k.py:ctpo"
 SIZES = {

@@ -12,8 +12,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from experiments.commands import command_flags
+from experiments.report.run_folder import read_run
 from jaxrl_llm.config import ConfigError, OptimizerConfig, convert
-from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.wiring import automatic, setup
 

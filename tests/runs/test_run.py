@@ -14,8 +14,8 @@ import tiny
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
 
+from experiments.report.rollout_rows import read_rollouts
 from jaxrl_llm.config import from_dict
-from jaxrl_llm.reporting.reader import read_rollouts
 from jaxrl_llm.store import workdir
 from jaxrl_llm.wiring import setup
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from experiments.tables_lib.residual_stream import hidden_states
 from jaxrl_llm import register
 from jaxrl_llm.config import ConfigError, ParametersConfig, StepConfig
 from jaxrl_llm.models import Model
@@ -45,7 +46,7 @@ def state_distance(params, other_params, rows: Rollout, *, model: Model, normed:
       return model.hidden(params, *inputs, **sharing)[0].astype(jnp.float32)
     columns = jnp.broadcast_to(jnp.arange(inputs[0].shape[1]), inputs[0].shape)
     last = (model.config.num_layers,)
-    return model.hidden_states(params, *inputs, columns, last, **sharing)[0].astype(jnp.float32)
+    return hidden_states(model, params, *inputs, columns, last, **sharing)[0].astype(jnp.float32)
 
   distance = jnp.linalg.norm(state(params) - state(other_params), axis=-1)
   distance = distance if bins is None else bins_lib.unpack(distance, placement)

@@ -13,12 +13,12 @@ import jax
 import numpy as np
 
 from experiments.papers.arca.config import SUPERVISED, sizes
+from experiments.report.run_folder import read_run
 from experiments.tables_lib import seed_results
 from experiments.tables_lib.compare import interval
 from experiments.tables_lib.page_parts import narrow_tables, replace_part
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.models import hf
-from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.warm_start import warm_start

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from experiments.tables_lib.residual_stream import hidden_states, normed
 from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.ops.token_stats import scaled_logits
@@ -36,7 +37,7 @@ def lens(model: Model, params, states: Float[Array, "... D"]) -> Float[Array, ".
   """Returns the logits, f32, that the final norm and the head make of any layer's states (logit
   lens). For layer N they are the model's own logits.
   """
-  return scaled_logits(model.normed(params, states), model.head(params), 1.0)
+  return scaled_logits(normed(model, params, states), model.head(params), 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +131,7 @@ def last_states(model: Model, params: Params, prompts: PromptBatch,
   """Returns the states of chosen layers at the last token of each prompt.
 
   Args:
-    layers: as in `Model.hidden_states`.
+    layers: as in `residual_stream.hidden_states`.
   """
   return _states(params, jnp.asarray(prompts.tokens), jnp.asarray(prompts.prompt_length),
                  model=model, layers=layers)[:, :, 0]
@@ -140,7 +141,7 @@ def last_states(model: Model, params: Params, prompts: PromptBatch,
 def _states(params, tokens: Int[Array, "B P"], length: Int[Array, " B"], *, model, layers):
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)
-  return model.hidden_states(params, tokens, positions, segments, length[:, None] - 1, layers)
+  return hidden_states(model, params, tokens, positions, segments, length[:, None] - 1, layers)
 
 
 @dataclasses.dataclass(frozen=True)

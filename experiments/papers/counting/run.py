@@ -20,6 +20,7 @@ from experiments.papers.counting import head_rows, readout
 from experiments.tables_lib import fitting, seed_results
 from experiments.tables_lib.compare import interval
 from experiments.tables_lib.page_parts import narrow_tables, replace_part
+from experiments.tables_lib.residual_stream import normed
 from jaxrl_llm.config import (
   ModelConfig,
   OptimizerConfig,
@@ -80,8 +81,8 @@ def states_of(params, task, problems) -> tuple[np.ndarray, np.ndarray]:
   """Returns states [N + 1, B, D] of LAYERS and after the final norm, and counts [B]."""
   prompts = prompt_batch(task, problems, PROMPT)
   found = readout.last_states(MODEL, params, prompts, LAYERS)
-  normed = MODEL.normed(params, found[-1:])
-  return (np.concatenate([found, normed]), np.array([int(one.answer) for one in problems]))
+  last = normed(MODEL, params, found[-1:])
+  return (np.concatenate([found, last]), np.array([int(one.answer) for one in problems]))
 
 
 def repaired(params, seed: int, task, problems) -> dict:

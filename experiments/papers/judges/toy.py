@@ -15,9 +15,10 @@ import numpy as np
 from scipy import stats
 
 from experiments.papers.judges import tournaments
+from experiments.report.run_folder import read_run
 from experiments.tables_lib.compare import half_width
 from experiments.tables_lib.page_parts import narrow_tables, replace_part
-from jaxrl_llm.reporting.reader import RunError, read_run
+from jaxrl_llm.reporting.reader import RunError
 from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.store.files import write_atomically
 

@@ -6,10 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.report.rollout_rows import LISTS
+from experiments.report.run_folder import RunFolder
 from experiments.tables_lib.replay.replay import Frozen
 from jaxrl_llm.config import RolloutConfig
-from jaxrl_llm.reporting.reader import COPY, RunError, RunFolder, rollout_path
-from jaxrl_llm.reporting.token_columns import LISTS
+from jaxrl_llm.reporting.reader import COPY, RunError
+from jaxrl_llm.store.files import rollout_path
 from jaxrl_llm.types import Rollout
 
 PER_TOKEN = {name: dtype for name, dtype in LISTS.items() if name != "turn_id"}

@@ -6,12 +6,13 @@ from pathlib import Path
 import jax
 
 from experiments.commands import saved
+from experiments.report.run_folder import RunFolder, read_run
 from experiments.tables_lib.replay import frozen as frozen_lib
 from experiments.tables_lib.replay import replay as replay_lib
 from experiments.tables_lib.replay import replay_report
 from jaxrl_llm.config import UpdateConfig
 from jaxrl_llm.objective import advantages
-from jaxrl_llm.reporting.reader import RunError, RunFolder, read_run
+from jaxrl_llm.reporting.reader import RunError
 from jaxrl_llm.reporting.writers import write_atomically
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.folders import path_of

@@ -18,7 +18,8 @@ from jaxrl_llm.models.hf.errors import CheckpointError
 MOST_LAYERS = 1000
 ROPES = ("default", "linear", "llama3", "yarn")
 # Fields of ModelConfig that a checkpoint does not determine.
-EXECUTION = ("value_head", "scan_layers", "remat", "attention", "compute_dtype", "mtp")
+EXECUTION = ("value_head", "value_bounded", "scan_layers", "remat", "attention", "compute_dtype",
+             "mtp")
 
 
 def read_config(directory: Path) -> ModelConfig:

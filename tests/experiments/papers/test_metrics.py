@@ -5,9 +5,9 @@ import fnmatch
 import pytest
 import tiny
 
+from experiments.report.run_folder import read_run
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.reporting import glossary
-from jaxrl_llm.reporting.reader import read_run
 from jaxrl_llm.runs import trainer
 
 # First part of the names -> (plugin, iterations, sections) of a run that logs all of them.

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from experiments.report import strips
+from experiments.report.run_folder import read_run
 from experiments.tables_lib import compare, plots
 from jaxrl_llm.config import Config, to_dict
-from jaxrl_llm.reporting.reader import RunError, read_run
+from jaxrl_llm.reporting.reader import RunError
 
 
 def write(folder, values, *, estimator="ppo", seed=0, planned=None, **changes):

@@ -5,12 +5,12 @@ import functools
 import numpy as np
 import pytest
 
+from experiments.report.run_folder import read_run
 from experiments.tables_lib import checkout, notebook
 from experiments.tables_lib.exact import exact_gradient
 from jaxrl_llm import presets, register
 from jaxrl_llm.config import EstimatorConfig, base_config, from_dict
 from jaxrl_llm.objective.estimators import common
-from jaxrl_llm.reporting.reader import read_run
 
 CELL = """
 @register.estimator("mine", replace=True)

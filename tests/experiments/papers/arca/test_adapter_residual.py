@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.papers.arca.residual import COLUMN, adapter_residual
+from experiments.tables_lib.residual_stream import hidden_states
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
   ConfigError,
@@ -68,7 +69,7 @@ def last_states(params, tokens, normed: bool):
   at, ones = jnp.arange(tokens.shape[1])[None], jnp.ones_like(tokens)
   if normed:
     return MODEL.hidden(params, tokens, at, ones)[0][0]
-  return MODEL.hidden_states(params, tokens, at, ones, at, (2,))[0, 0]
+  return hidden_states(MODEL, params, tokens, at, ones, at, (2,))[0, 0]
 
 
 @pytest.mark.parametrize("normed", [True, False])

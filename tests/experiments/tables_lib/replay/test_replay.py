@@ -13,12 +13,13 @@ from jax.flatten_util import ravel_pytree
 
 from experiments.commands import saved
 from experiments.report import html
+from experiments.report.run_folder import read_run
 from experiments.tables_lib.replay import frozen, replay, replay_report, replay_run
 from jaxrl_llm.config import EstimatorConfig, StepConfig, VocabularyConfig, base_config, from_dict
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.loss import policy_loss, policy_stats
 from jaxrl_llm.presets import apply
-from jaxrl_llm.reporting.reader import RunError, read_run
+from jaxrl_llm.reporting.reader import RunError
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import gradients

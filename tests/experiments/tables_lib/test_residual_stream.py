@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.tables_lib.residual_stream import hidden_states, normed
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.ops.token_stats import scaled_logits
@@ -29,32 +30,32 @@ def of_shorter_networks(params):
   for depth in range(CONFIG.num_layers + 1):
     blocks = {i: params["blocks"][i] for i in range(depth)}
     if not depth:
-      found.append(MODEL.normed(params, params["embedding"][IDS]))
+      found.append(normed(MODEL, params, params["embedding"][IDS]))
       continue
     shorter = Model(dataclasses.replace(CONFIG, num_layers=depth))
     found.append(shorter.hidden(params | {"blocks": blocks}, *INPUTS)[0])
   return jnp.stack(found)
 
 
-def captures(hidden_states) -> bool:
+def captures(states_of) -> bool:
   """Whether the states of all layers and some columns are those of shorter networks."""
   params, columns = params_of(), jnp.asarray([[6, 0], [2, 3], [5, 5]])
-  found = MODEL.normed(params, hidden_states(params, *INPUTS, columns, (0, 1, 2, 3)))
+  found = normed(MODEL, params, states_of(MODEL, params, *INPUTS, columns, (0, 1, 2, 3)))
   expected = jnp.take_along_axis(of_shorter_networks(params), columns[None, ..., None], 2)
   return found.shape == expected.shape and np.allclose(found, expected, atol=2e-5)
 
 
 def test_states_are_those_of_shorter_networks():
-  assert captures(MODEL.hidden_states)
+  assert captures(hidden_states)
 
 
-def one_layer_late(params, ids, positions, segments, columns, layers):
+def one_layer_late(model, params, ids, positions, segments, columns, layers):
   layers = tuple(min(layer + 1, CONFIG.num_layers) for layer in layers)
-  return MODEL.hidden_states(params, ids, positions, segments, columns, layers)
+  return hidden_states(model, params, ids, positions, segments, columns, layers)
 
 
-def one_column_late(params, ids, positions, segments, columns, layers):
-  return MODEL.hidden_states(params, ids, positions, segments, (columns + 1) % 7, layers)
+def one_column_late(model, params, ids, positions, segments, columns, layers):
+  return hidden_states(model, params, ids, positions, segments, (columns + 1) % 7, layers)
 
 
 @pytest.mark.parametrize("wrong", [one_layer_late, one_column_late])
@@ -70,15 +71,15 @@ def test_stacked_blocks_have_the_same_states(remat):
   columns = jnp.asarray([[6], [2], [0]])
   for layers in ((3,), (2, 0), (0, 1, 2, 3)):
     np.testing.assert_allclose(
-        stacked.hidden_states(params | {"blocks": joined}, *INPUTS, columns, layers),
-        MODEL.hidden_states(params, *INPUTS, columns, layers), atol=2e-5)
+        hidden_states(stacked, params | {"blocks": joined}, *INPUTS, columns, layers),
+        hidden_states(MODEL, params, *INPUTS, columns, layers), atol=2e-5)
 
 
 def test_the_normed_state_of_the_last_layer_gives_the_logits_to_the_bit():
   params = params_of()
-  states = MODEL.hidden_states(params, *INPUTS, POSITIONS, (2, 3))
+  states = hidden_states(MODEL, params, *INPUTS, POSITIONS, (2, 3))
   logits = scaled_logits(MODEL.hidden(params, *INPUTS)[0], MODEL.head(params), 1.0)
-  before, last = (scaled_logits(MODEL.normed(params, x), MODEL.head(params), 1.0) for x in states)
+  before, last = (scaled_logits(normed(MODEL, params, x), MODEL.head(params), 1.0) for x in states)
   np.testing.assert_array_equal(last, logits)
   assert not np.allclose(before, logits, atol=1e-3)
   without_norm = scaled_logits(states[1], MODEL.head(params), 1.0)
@@ -88,4 +89,4 @@ def test_the_normed_state_of_the_last_layer_gives_the_logits_to_the_bit():
 @pytest.mark.parametrize("layers", [(4,), (-1,), (0, 7), ()])
 def test_layers_that_do_not_exist_are_refused(layers):
   with pytest.raises(ValueError, match=r"allowed are 0 \(the embedding\) to 3"):
-    MODEL.hidden_states(params_of(), *INPUTS, POSITIONS, layers)
+    hidden_states(MODEL, params_of(), *INPUTS, POSITIONS, layers)

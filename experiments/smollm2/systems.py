@@ -99,14 +99,16 @@ def tree(of: dict) -> Finding:
 
 
 def count(seeds: list[dict]) -> Finding:
-  """Holds where, on each seed, a probe after the final norm is right more often than the digits'
-  logits by HALF of all prompts.
+  """Holds where on each seed R² of the probe after the final norm lies above HIGH, and its rounded
+  value is right twice as often as the digits' logits.
   """
+  r_squared = [seed["layers"][-1]["r_squared"] for seed in seeds]
   probe = [seed["layers"][-1]["rounded"] for seed in seeds]
   logits = [seed["modes"]["as loaded"]["restricted"] for seed in seeds]
-  return Finding(f"probe right {min(probe):.0%} to {max(probe):.0%}, the digits' logits "
-                 f"{min(logits):.0%} to {max(logits):.0%}",
-                 all(x - y >= HALF for x, y in zip(probe, logits, strict=True)))
+  return Finding(f"R² {min(r_squared):.2f} to {max(r_squared):.2f}; right: probe {min(probe):.0%} "
+                 f"to {max(probe):.0%}, the digits' logits {min(logits):.0%} to {max(logits):.0%}",
+                 min(r_squared) > HIGH and all(x > 2 * y for x, y in zip(probe, logits,
+                                                                         strict=True)))
 
 
 SYSTEMS = (

@@ -1,0 +1,163 @@
+"""What SmolLM2 says of each of the twenty systems: the table at the head of this folder's page.
+
+  python experiments/smollm2/systems.py
+
+Read from what the other commands of this folder have measured. No method was trained against
+another on this model, so that a verdict is on a paper's premise: *holds* or *fails* by the rule
+beside it below, or *not tried here*, and then the toy's page says what is known.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.tables_lib.page_parts import replace_part
+from jaxrl_llm.reporting.tables import markdown_table
+
+HERE = Path(__file__).parent
+NAME = "experiments/smollm2/systems.py"
+ALIKE = 0.02  # difference of shares of weight below which two aggregations are alike
+HIGH, ORTHOGONAL, DEEP = 0.9, 0.1, 32  # rank correlation, distance from 1, position in a row
+HALF, NEAR = 0.5, 0.1  # slope of independent log-ratios, distance from it
+
+
+class Finding(NamedTuple):
+  """What was measured, and whether the premise holds."""
+
+  text: str
+  holds: bool
+
+
+class System(NamedTuple):
+  """A paper's system.
+
+  Attributes:
+    name: with the arXiv id.
+    page: of its toy, below experiments/.
+    premise: whose verdict the rule gives; empty where nothing was measured.
+    measured: the file of this folder, and the rule.
+  """
+
+  name: str
+  page: str
+  premise: str = ""
+  measured: tuple[str, Callable[[dict], Finding]] | None = None
+
+
+def law(of: dict) -> Finding:
+  """Holds where log deviation over log t has a slope within NEAR of HALF, policies one update
+  apart.
+  """
+  slope = of["1"]["slope"]
+  return Finding(f"slope of the deviation over t {slope:.2f}, one update apart",
+                 abs(slope - HALF) <= NEAR)
+
+
+def minimum(of: dict) -> Finding:
+  """Holds where the product's spread is larger than the smallest ratio's fall, deep in a row."""
+  at = of["8"]["positions"][str(DEEP)]
+  return Finding(f"at t = {DEEP}, eight updates apart: product's log deviates by "
+                 f"{at['deviation']:.2f}, the smallest log-ratio averages {at['minimum']:.2f}",
+                 abs(at["minimum"]) < at["deviation"])
+
+
+def energy(of: dict) -> Finding:
+  """Holds where the interval of the rank correlation lies above HIGH and a prefix's gradient has
+  the norm of its tokens' sum to ORTHOGONAL.
+  """
+  ratios = [prefix["over_sum"] for prefix in of["prefixes"].values()]
+  return Finding(f"rank correlation {of['correlation']['value']:.2f}, prefix over sum "
+                 f"{min(ratios):.2f} to {max(ratios):.2f}",
+                 of["correlation"]["low"] > HIGH and max(abs(x - 1) for x in ratios) <= ORTHOGONAL)
+
+
+def tail(of: dict) -> Finding:
+  """Holds where the mean difference of the rarest sampled tokens leaves out 0 from below, and they
+  move more than the likeliest.
+  """
+  first, last = of["int8_weights"]["buckets"][0], of["int8_weights"]["buckets"][-1]
+  rule = of["int8_weights"]["min_p"]["e^-13"]
+  return Finding(f"rarest tokens {first['mean']:+.2f} ± {first['half_width']:.2f} nats, mean abs "
+                 f"{first['absolute'] / last['absolute']:.0f} times the likeliest's; min_p e^-13 "
+                 f"removes {rule['of_mismatch']:.1%} of the gap",
+                 first["mean"] + first["half_width"] < 0 and first["absolute"] > last["absolute"])
+
+
+def lengths(of: dict) -> Finding:
+  """Holds where token and sequence give right answers shares of weight that differ by ALIKE."""
+  at = of["weights"]["8"]
+  return Finding(f"right answers have {at['token']:.1%} of the weight by token, "
+                 f"{at['sequence']:.1%} by sequence, {at['balanced']:.1%} balanced",
+                 abs(at["token"] - at["sequence"]) >= ALIKE)
+
+
+def tree(of: dict) -> Finding:
+  """Holds where most tokens have a prefix that another completion of a group of 8 has."""
+  share = of["shared"]["8"]["all"]
+  return Finding(f"{share:.0%} of the tokens have a shared prefix (groups of 8)", share > HALF)
+
+
+def count(seeds: list[dict]) -> Finding:
+  """Holds where on each seed R² of the probe after the final norm lies above HIGH, and its rounded
+  value is right twice as often as the digits' logits.
+  """
+  r_squared = [seed["layers"][-1]["r_squared"] for seed in seeds]
+  probe = [seed["layers"][-1]["rounded"] for seed in seeds]
+  logits = [seed["modes"]["as loaded"]["restricted"] for seed in seeds]
+  return Finding(f"R² {min(r_squared):.2f} to {max(r_squared):.2f}; right: probe {min(probe):.0%} "
+                 f"to {max(probe):.0%}, the digits' logits {min(logits):.0%} to {max(logits):.0%}",
+                 min(r_squared) > HIGH and all(x > 2 * y for x, y in zip(probe, logits,
+                                                                         strict=True)))
+
+
+SYSTEMS = (
+    System("CTPO, 2605.07331", "arena", "log-ratios add up as independent ones do",
+           ("prefix_ratios", law)),
+    System("MinPRO, 2601.22718", "arena", "the smallest earlier ratio is tamer than the product",
+           ("prefix_ratios", minimum)),
+    System("OTB, 2602.07078", "baselines", "the proxy orders gradients, which are orthogonal",
+           ("token_energy", energy)),
+    System("DVP, 2512.23087", "mismatch", "the tail is biased and moves most", ("mismatch", tail)),
+    System("balanced aggregation, 2605.04077", "aggregation",
+           "right and wrong answers weigh unequally", ("groups", lengths)),
+    System("TEMPO, 2509.18314", "credit", "completions of a group share prefixes",
+           ("groups", tree)),
+    System("GRPO-lambda, 2505.18086", "length"), System("tool-integrated reasoning", "tools"),
+    System("PIPO, 2604.00860", "papers/pipo"), System("ARCA, 2606.00257", "papers/arca"),
+    System("OCC, 2605.28184", "papers/occ"),
+    System("soft tokens, 2509.19170", "papers/soft_tokens"),
+    System("TVM, 2407.12863", "papers/tvm"), System("cDPO, 2411.19943", "papers/critical_tokens"),
+    System("number tokens, 2604.11582", "papers/number_tokens"),
+    System("counting, 2605.03258", "papers/counting", "the state has the count, the head does not",
+           ("counting", count)),
+    System("HOMURA, 2601.10187", "length_bands"), System("judges, 2510.15514", "papers/judges"),
+    System("FastForward, 2511.18977", "papers/budgets"),
+    System("mean-variance portfolio, 2508.16378", "papers/portfolio"),
+)
+
+
+def stored(name: str) -> dict | list[dict]:
+  """Returns what <name>.json holds, or each seed of the folder <name>."""
+  if (HERE / f"{name}.json").is_file():
+    return json.loads((HERE / f"{name}.json").read_text())
+  return [json.loads(file.read_text()) for file in sorted((HERE / name).glob("results/*.json"))]
+
+
+def row(system: System) -> tuple[str, str, str, str]:
+  """Returns a system's row of the table."""
+  link = f"[{system.name}](../{system.page}/README.md)"
+  if system.measured is None:
+    return link, "-", "-", "not tried here"
+  file, rule = system.measured
+  finding = rule(stored(file))
+  return link, system.premise, finding.text, "holds" if finding.holds else "fails"
+
+
+def text() -> str:
+  """Returns the table."""
+  return markdown_table(("system", "premise", "measured", "verdict"), list(map(row, SYSTEMS)))
+
+
+if __name__ == "__main__":
+  replace_part(HERE / "README.md", NAME, text())

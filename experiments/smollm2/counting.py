@@ -29,6 +29,7 @@ from experiments.tables_lib import fitting, seed_results
 from experiments.tables_lib.benchmark import loading
 from experiments.tables_lib.compare import interval
 from experiments.tables_lib.page_parts import replace_part
+from experiments.tables_lib.residual_stream import normed
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import OptimizerConfig, ParametersConfig, TaskConfig, WarmStartConfig
 from jaxrl_llm.reporting.tables import markdown_table
@@ -87,8 +88,8 @@ def states_of(params, task, problems) -> tuple[np.ndarray, np.ndarray]:
   model = network()[0]
   prompts = prompt_batch(task, problems, task.limits.max_prompt_tokens)
   states = readout.last_states(model, params, prompts, LAYERS)
-  normed = model.normed(params, states[-1:])
-  return (np.concatenate([states, normed]), np.array([int(one.answer) for one in problems]))
+  last = normed(model, params, states[-1:])
+  return (np.concatenate([states, last]), np.array([int(one.answer) for one in problems]))
 
 
 def repaired(seed: int, ids: np.ndarray, states: np.ndarray, counts: np.ndarray) -> dict:

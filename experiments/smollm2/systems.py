@@ -1,4 +1,4 @@
-"""What SmolLM2 says of each of the twenty systems: the table at the head of this folder's page.
+"""What SmolLM2 says of each of the twenty systems: a list on this folder's page.
 
   python experiments/smollm2/systems.py
 
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.tables_lib.page_parts import replace_part
-from jaxrl_llm.reporting.tables import markdown_table
 
 HERE = Path(__file__).parent
 NAME = "experiments/smollm2/systems.py"
@@ -144,19 +143,26 @@ def stored(name: str) -> dict | list[dict]:
   return [json.loads(file.read_text()) for file in sorted((HERE / name).glob("results/*.json"))]
 
 
-def row(system: System) -> tuple[str, str, str, str]:
-  """Returns a system's row of the table."""
-  link = f"[{system.name}](../{system.page}/README.md)"
-  if system.measured is None:
-    return link, "-", "-", "not tried here"
+def item(system: System) -> str:
+  """Returns a system's line of the list."""
+  assert system.measured is not None
   file, rule = system.measured
   finding = rule(stored(file))
-  return link, system.premise, finding.text, "holds" if finding.holds else "fails"
+  verdict = "Holds" if finding.holds else "Fails"
+  return f"- {link(system)}: {system.premise}. **{verdict}**: {finding.text}."
+
+
+def link(system: System) -> str:
+  """Returns a system's name, which leads to its toy's page."""
+  return f"[{system.name}](../{system.page}/README.md)"
 
 
 def text() -> str:
-  """Returns the table."""
-  return markdown_table(("system", "premise", "measured", "verdict"), list(map(row, SYSTEMS)))
+  """Returns the list: premises that fail first, and what was not tried."""
+  items = [item(system) for system in SYSTEMS if system.measured]
+  items.sort(key=lambda line: "**Fails**" not in line)
+  others = ",\n".join(link(system) for system in SYSTEMS if not system.measured)
+  return "\n".join((*items, f"\nNot tried here:\n{others}.\n"))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ def test_there_are_twenty_and_their_pages_are_there():
     assert (systems.HERE.parent / system.page / "README.md").is_file(), system.page
 
 
-def test_the_page_has_the_table():
+def test_the_page_has_the_list():
   assert systems.text() in (systems.HERE / "README.md").read_text()
 
 

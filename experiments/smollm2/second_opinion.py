@@ -7,9 +7,9 @@
       --tasks=gsm8k --gsm8k=gsm8k --problems=8
 
 lm-eval asks the program of this package (`jaxrl_llm`) and, with --hf, transformers' (`hf`) on the
-same parameters (it needs torch and accelerate). `questions` and `gsm8k` are greedy completions: GSM8K by the two filters that
-lm-eval publishes. `choices` asks for the log-probs of four answers, of which one is right. Writes
-second_opinion.json and the table in README.md.
+same parameters (it needs torch and accelerate). `questions` and `gsm8k` are greedy completions:
+GSM8K by the two filters that lm-eval publishes. `choices` asks for the log-probs of four answers,
+of which one is right. Writes second_opinion.json and the table in README.md.
 """
 
 import argparse

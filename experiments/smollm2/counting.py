@@ -22,10 +22,9 @@ import numpy as np
 import optax
 
 from experiments.commands import cache
-from experiments.papers.counting import head_rows, readout
 from experiments.smollm2.checkpoint import checkpoint
 from experiments.smollm2.counting_task import DIGITS
-from experiments.tables_lib import fitting, seed_results
+from experiments.tables_lib import fitting, head_rows, readout, seed_results
 from experiments.tables_lib.benchmark import loading
 from experiments.tables_lib.compare import interval
 from experiments.tables_lib.page_parts import replace_part

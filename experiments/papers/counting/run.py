@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.papers.counting import head_rows, readout
-from experiments.tables_lib import fitting, seed_results
+from experiments.tables_lib import fitting, head_rows, readout, seed_results
 from experiments.tables_lib.compare import interval
 from experiments.tables_lib.page_parts import narrow_tables, replace_part
 from experiments.tables_lib.residual_stream import normed

@@ -10,9 +10,8 @@ import optax
 import pytest
 from flax.traverse_util import flatten_dict
 
-from experiments.papers.counting import head_rows
 from experiments.planning.shapes import SHAPES
-from experiments.tables_lib import fitting
+from experiments.tables_lib import fitting, head_rows
 from jaxrl_llm.config import ModelConfig, OptimizerConfig, ParametersConfig
 from jaxrl_llm.models import Model, layers, trainable
 from jaxrl_llm.training.optimizers import make_optimizer

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.papers.counting import readout
+from experiments.tables_lib import readout
 from jaxrl_llm.config import ModelConfig, TaskConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.tasks import make_task

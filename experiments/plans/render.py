@@ -9,7 +9,6 @@ from pathlib import Path
 
 from experiments.planning import report
 from experiments.tables_lib import page_parts
-from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.store.files import write_atomically
 
 HERE = Path(__file__).parent
@@ -79,7 +78,7 @@ LADDER = (
     ("the same, mean length .4", "short_packed_v5e64", "qwen3_4b_ctpo_v5e64", "-"),
 )
 MACHINES = ("machine", "planned for", "recipe in configs/", "--config. flags beside it",
-            "GB of a device", "iteration, s", "decode, %", "100 iterations, hours")
+            "GB a device", "iteration, s", "decode, %", "100 of them, h")
 MEASURED = ("measured", "8.4", "14", "-", "0.4")  # smollm2/README.md: 80 iterations in 19:12
 
 
@@ -114,7 +113,7 @@ def render(folder: Path = HERE) -> None:
 
 def render_ladder(page: Path = HERE.parent / "launch/from_laptop_to_pod.md") -> None:
   """Writes the table of machines."""
-  page_parts.replace_part(page, "render.py, ladder", markdown_table(MACHINES, ladder()))
+  page_parts.replace_part(page, "render.py, ladder", page_parts.narrow_tables(MACHINES, ladder(), 2))
 
 
 def quote(folder: Path = HERE.parents[1] / "configs") -> None:

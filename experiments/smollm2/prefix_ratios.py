@@ -21,9 +21,9 @@ import matplotlib
 import numpy as np
 
 from experiments.smollm2 import measurement, policies
-from experiments.smollm2.config_files import recipe
 from experiments.tables_lib.page_parts import narrow_tables
 from jaxrl_llm import config as config_lib
+from jaxrl_llm import presets
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.store import checkpoints
@@ -80,7 +80,7 @@ def spread(log_ratio: np.ndarray, mask: np.ndarray) -> dict:
 
 def dropped(preset: str, log_ratio: np.ndarray, mask: np.ndarray) -> dict[int, float]:
   """Returns the share of tokens without gradient at POSITIONS under an estimator."""
-  loss = config_lib.from_dict(recipe("smollm2_chains", preset)).loss
+  loss = config_lib.from_dict(presets.apply(config_lib.base_config(), preset)).loss
   estimator = estimators.get_estimator(loss.estimator.name)
   shares = []
   for sign in (1.0, -1.0):

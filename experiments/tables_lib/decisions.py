@@ -83,7 +83,7 @@ def sample(params: Params, prompts: PromptBatch, key: Array, interventions: Inte
   """
   forced, forbidden = interventions
   keys, head = row_keys(key, prompts.row_id), model.head(params)
-  hidden, cache, _ = prefill(params, prompts, model, 1)
+  hidden, cache = prefill(params, prompts, model, 1)
   cache = kv_cache.grow(cache, prompts.tokens.shape[1] + rules.steps)
   stops = jnp.isin(jnp.arange(head.shape[1]), jnp.asarray(rules.stops))
 

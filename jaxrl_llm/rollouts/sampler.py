@@ -52,12 +52,13 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
     sampled from; they are 0 at temperature 0. `policy_step` is 0, because only the caller knows it.
   """
   keys, head = row_keys(key, prompts.row_id), model.head(params)
-  hidden, cache, used = prefill(params, prompts, model, cfg.group_size)
+  feed = model.hidden_and_routing if cfg.routing else model.hidden
+  hidden, cache, *used = prefill(params, prompts, model, cfg.group_size, feed)
   (rows, width), windows = prompts.tokens.shape, kv_cache.windows(model.config)
   record = None
   if cfg.routing:
     from jaxrl_llm.ops import routing
-    record = routing.started(used, prompts.prompt_length[::cfg.group_size], cfg.group_size,
+    record = routing.started(*used, prompts.prompt_length[::cfg.group_size], cfg.group_size,
                              cfg.max_new_tokens, at_end=bool(model.config.window))
   loop = _Loop(cache, jnp.int32(0), jnp.full((rows, cfg.max_new_tokens), cfg.pad_id, jnp.int32),
                jnp.zeros((rows, cfg.max_new_tokens), jnp.float32), jnp.zeros(rows, jnp.int32),
@@ -75,10 +76,10 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
   def step(loop: _Loop) -> _Loop:
     last = lax.dynamic_slice_in_dim(loop.tokens, loop.step - 1, 1, axis=1)
     position = prompts.prompt_length + loop.step - 1
-    hidden, cache, used = model.hidden_and_routing(params, last, position[:, None],
-                                                   jnp.ones_like(last), cache=loop.cache)
+    hidden, cache, *used = feed(params, last, position[:, None], jnp.ones_like(last),
+                                cache=loop.cache)
     if cfg.routing:
-      loop = loop.replace(routing=routing.entered(loop.routing, used, width + loop.step - 1))
+      loop = loop.replace(routing=routing.entered(loop.routing, *used, width + loop.step - 1))
     return sample(loop.replace(cache=cache), hidden[:, 0], position + 1)
 
   loop = sample(loop, hidden, prompts.prompt_length)
@@ -98,15 +99,15 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
   return rollout
 
 
-def prefill(params, prompts: PromptBatch, model, group: int):
+def prefill(params, prompts: PromptBatch, model, group: int, feed=None):
   """Reads the prompts: each once, then repeated for the `group` rows that begin with it.
 
   Where layers have a window, prompts end at the last slot, so that each row's last slots are those
   that its next token sees.
 
   Returns:
-    (hidden state [B, D] that predicts the first completion token, the prompts' cache, routing of
-    the tokens as they are fed, each prompt once).
+    (hidden state [B, D] that predicts the first completion token, the prompts' cache, and what else
+    `feed` returns, None being `Model.hidden`).
   """
   tokens, length = prompts.tokens[::group], prompts.prompt_length[::group]
   positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
@@ -117,10 +118,10 @@ def prefill(params, prompts: PromptBatch, model, group: int):
     last = jnp.full_like(length, tokens.shape[1] - 1)
   segments = ((positions >= 0) & (positions < length[:, None])).astype(jnp.int32)
   cache = kv_cache.empty(model.config, *tokens.shape)
-  hidden, cache, used = model.hidden_and_routing(params, tokens, positions, segments, cache=cache)
+  hidden, cache, *used = (feed or model.hidden)(params, tokens, positions, segments, cache=cache)
   hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
   cache = kv_cache.repeat_rows(cache, group, stacked=model.config.scan_layers)
-  return jnp.repeat(hidden, group, axis=0), cache, used
+  return jnp.repeat(hidden, group, axis=0), cache, *used
 
 
 def _unfinished(end: int, loop: _Loop):

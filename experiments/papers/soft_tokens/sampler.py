@@ -130,7 +130,7 @@ def generate_soft(params, prompts: PromptBatch, key: Array,
   """
   mode, answer = samplings
   keys = row_keys(key, prompts.row_id)
-  hidden, cache, _ = prefill(params, prompts, model, cfg.group_size)
+  hidden, cache = prefill(params, prompts, model, cfg.group_size)
   cache = kv_cache.grow(cache, prompts.tokens.shape[1] + cfg.longest)
   width = hidden.shape[-1] if mode.soft else 0
 

@@ -210,7 +210,7 @@ def test_vocabulary_beyond_the_head(single, copy):
 
 
 def test_overrides(single):
-  refused(single, "overrides = ['width']", "value_head, scan_layers, remat, attention",
+  refused(single, "overrides = ['width']", "value_head, value_bounded, scan_layers, remat",
           width=64)
   refused(single, "dtype = 'int8'", "float32, float16, bfloat16", dtype="int8")
   model, params, report = load_pretrained(single, value_head=True, remat="full",

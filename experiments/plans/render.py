@@ -113,7 +113,8 @@ def render(folder: Path = HERE) -> None:
 
 def render_ladder(page: Path = HERE.parent / "launch/from_laptop_to_pod.md") -> None:
   """Writes the table of machines."""
-  page_parts.replace_part(page, "render.py, ladder", page_parts.narrow_tables(MACHINES, ladder(), 2))
+  text = page_parts.narrow_tables(MACHINES, ladder(), 2)
+  page_parts.replace_part(page, "render.py, ladder", text)
 
 
 def quote(folder: Path = HERE.parents[1] / "configs") -> None:

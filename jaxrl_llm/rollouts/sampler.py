@@ -58,7 +58,7 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
   record = None
   if cfg.routing:
     from jaxrl_llm.ops import routing
-    record = routing.started(*used, prompts.prompt_length[::cfg.group_size], cfg.group_size,
+    record = routing.started(used[0], prompts.prompt_length[::cfg.group_size], cfg.group_size,
                              cfg.max_new_tokens, at_end=bool(model.config.window))
   loop = _Loop(cache, jnp.int32(0), jnp.full((rows, cfg.max_new_tokens), cfg.pad_id, jnp.int32),
                jnp.zeros((rows, cfg.max_new_tokens), jnp.float32), jnp.zeros(rows, jnp.int32),
@@ -79,7 +79,7 @@ def generate(params, prompts: PromptBatch, key: Array, sampling: Sampling, *, mo
     hidden, cache, *used = feed(params, last, position[:, None], jnp.ones_like(last),
                                 cache=loop.cache)
     if cfg.routing:
-      loop = loop.replace(routing=routing.entered(loop.routing, *used, width + loop.step - 1))
+      loop = loop.replace(routing=routing.entered(loop.routing, used[0], width + loop.step - 1))
     return sample(loop.replace(cache=cache), hidden[:, 0], position + 1)
 
   loop = sample(loop, hidden, prompts.prompt_length)

@@ -63,7 +63,7 @@ def last_logits(name):
 
   @jax.jit
   def run(before):
-    network, trunk = model._network(params), before[None, :-1]
+    network, trunk = model.network(params), before[None, :-1]
     positions, segments = jnp.arange(trunk.shape[1])[None], jnp.ones(trunk.shape, jnp.int32)
     hidden, _ = model.hidden(params, trunk, positions, segments)
     x = network.mtp.join(hidden, params["embedding"][before[None, 1:]], model.constrain)

@@ -32,7 +32,8 @@ ROWS = (
         "mean accuracy minus that of `grpo`: {:+.3f} ± {:.3f} (rank 1), {:+.3f} ± {:.3f} (rank 8)",
         flat(both("toy.py", (rank, "ARCA"), MEAN_CHANGE) for rank in ("1", "8")),
         "competitive at equal rank (2606.00257, abstract)",
-        "no difference; later in the three of ten runs that learn",
+        "no difference; of the five runs in ten in which `grpo` learns, later in three, not at all "
+        "in two",
         commit="3a19fbc"),
     Row("occ", "how much of a second head's gradient should the trunk get?",
         "`toy.py`, 26 min of one core",

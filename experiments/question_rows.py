@@ -62,10 +62,25 @@ def baselines_verdict() -> str:
 
 
 def arena_verdicts() -> str:
-  """Returns the arena's verdicts on MinPRO, in its own words."""
-  page = HERE / "arena" / "README.md"
+  """Returns the arena's verdicts on MinPRO and on ideas of our own, in its own words."""
+  page, details = (HERE / "arena" / name for name in ("README.md", "details.md"))
   (table,) = page_parts.tables(split(page.read_text(), "page.py claims", page)[1])
-  return "; ".join(f"{row[0]}: {row[-1]}" for row in table.rows if row[0].startswith("MinPRO"))
+  ideas = split(details.read_text(), "page.py ideas", details)[1].strip().partition("\n")[0]
+  return "; ".join([*(f"{row[0]}: {row[-1]}" for row in table.rows if row[0].startswith("MinPRO")),
+                    ideas[0].lower() + ideas[1:].removesuffix(".")])
+
+
+def position_verdict() -> str:
+  """Returns the table's verdict, and the slopes of the arena's `warm` beside it."""
+  page, details = HERE / "position" / "README.md", HERE / "arena" / "details.md"
+  slope, half = (Place("sweep.py", ("8",), "slope of log std(L_t) on log t", number).read(page)
+                 for number in (0, 1))
+  (table,) = page_parts.tables(split(details.read_text(), "page.py drift", details)[1])
+  slopes = [float(row[-1]) for row in table.rows if row[0] == "warm 256" and row[2] in ("4", "16")]
+  return (f"not in conflict at delay 8 (any power from {slope - half:.2f} to {slope + half:.2f}), "
+          "rejected at 16, not distinguishable from linear growth before; RL decides one token of "
+          f"this task, and the arena's `warm`, where it does not, has {min(slopes):.2f} to "
+          f"{max(slopes):.2f} at staleness 4 and 16 with 256 tokens")
 
 
 def distillation_verdict() -> str:
@@ -93,7 +108,7 @@ ROWS = (
         "return at the end minus GRPO's, in shares of the optimum, mean over the cells of the map: "
         + ", ".join(f"{{:+.2f}} ({{:+.2f}} to {{:+.2f}}, {name}, {{:.0f}} seeds)"
                     for name in ARENA_METHODS)
-        + "; 32 seeds are seeds that chose no learning rate; no idea of our own is ahead of CISPO",
+        + "; 32 seeds are seeds that chose no learning rate",
         flat((*interval("page.py forest", (name,), "arena, end"),
               Place("page.py forest", (name,), "seeds")) for name in ARENA_METHODS),
         "MinPRO ahead of GRPO and of CISPO on old completions (2601.22718)", arena_verdicts),
@@ -124,9 +139,7 @@ ROWS = (
         flat(both("sweep.py", (delay,), "slope of log std(L_t) on log t")
              for delay in ("1", "4", "8", "16")),
         "it does (2605.07331, second-hand)",
-        "not in conflict at delay 8 (any power from 0.17 to 0.63), rejected at 16, not "
-        "distinguishable from linear growth before; RL decides one token of this task, and the "
-        "arena, where it does not, has .48 to .61 at staleness 4 and 16"),
+        position_verdict),
     Row("scale", "does the order hold at other sizes and lengths?",
         "`sweep.py --jobs=2`, 2 h with AVX-512",
         "mean accuracy over the run minus GSPO's with 0.3, 0.8 and 4.7 M parameters: `ctpo` "

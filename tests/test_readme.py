@@ -34,6 +34,13 @@ def test_the_number_of_losses_is_the_registry_s():
   assert len(named.split(", ")) + int(more) == len(core)
 
 
+def test_a_loss_has_as_many_lines_as_the_readme_says():
+  lines = [len(inspect.getsource(estimators.spec(name).function).splitlines())
+           for name in estimators.names()
+           if estimators.spec(name).function.__module__.startswith("jaxrl_llm.")]
+  assert f"each about {round(np.median(lines), -1):.0f} lines" in README
+
+
 def test_the_methods_page_has_the_presets_by_weight():
   page = (ROOT / "jaxrl_llm/objective/README.md").read_text()
   named = set(re.findall(r"^\| (`.*?) \|", page.split("| presets |")[1].split("\n\n")[0], re.M))
@@ -135,8 +142,9 @@ def test_the_caption_says_what_the_arena_decides():
   ahead = all(arena_verdict(f"{name} ahead of GRPO").startswith("decided for")
               for name in ("CISPO", "MinPRO"))
   assert ahead == ("CISPO and MinPRO are ahead of GRPO in both test beds" in caption)
-  differ = arena_verdict("GSPO ahead of GRPO").startswith("open: beds differ")
-  assert differ == ("which differ on GSPO" in caption)
+  by = re.findall(r"beds differ \((.*?)\)", arena_verdict("GSPO ahead of GRPO"))
+  stated = re.findall(r"which differ on GSPO by the (.*?)\.", caption)
+  assert stated == [measures.replace(", ", " and the ") for measures in by]
 
 
 def test_the_answer_follows_the_pages(tmp_path, monkeypatch):

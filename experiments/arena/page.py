@@ -164,7 +164,8 @@ def ideas_verdict() -> str:
   text = f"Of {len(gaps)} ideas of our own, " + (
       f"{', '.join(ahead)} {'is' if len(ahead) == 1 else 'are'} ahead of CISPO" if ahead else
       "none is ahead of CISPO") + (
-          f" by the end at staleness {IDEAS_AGAINST.age} (`warm`, 256 tokens)")
+          f" by the end at staleness {IDEAS_AGAINST.age} (`warm`, 256 tokens), corrected over "
+          f"these {len(gaps)}")
   return text + (f"; {', '.join(behind)} {'is' if len(behind) == 1 else 'are'} behind." if behind
                  else ".")
 

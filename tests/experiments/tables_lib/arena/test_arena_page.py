@@ -13,20 +13,6 @@ from experiments.tables_lib.arena import records
 ARENA = Path(__file__).parents[4] / "experiments" / "arena"
 
 
-@pytest.fixture(scope="module")
-def page():
-  """The module that writes the page; its folder's names are gone with it."""
-  names = ("page", "returns", "forest", "verdicts", "transformer", "claims", "cells")
-  before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-  sys.path.insert(0, str(ARENA))
-  import page as module
-  yield module
-  sys.path.remove(str(ARENA))
-  for name in names:
-    sys.modules.pop(name, None)
-  sys.modules.update(before)
-
-
 def differing(page) -> set[str]:
   """The parts whose text is not the committed one."""
   return {part.name for part in page.parts()

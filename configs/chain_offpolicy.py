@@ -6,7 +6,7 @@
 
 The second argument is the number of terms, and with it the length of a worked answer: 4 n - 1
 tokens, the end of sequence included. Rollouts come from the policy of eight iterations before, and
-the step is four times that of configs/chain.py.
+the learning rate is four times that of configs/chain.py.
 """
 
 from jaxrl_llm import presets

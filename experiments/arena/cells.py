@@ -1,4 +1,4 @@
-"""The runs of the map: methods, settings, step sizes, staleness and seeds, table by table.
+"""The runs of the map: methods, settings, learning rates, staleness and seeds, table by table.
 
 The order is that of worth: an interrupted map has the cells that most claims ask for.
 """
@@ -45,7 +45,7 @@ TERMINAL_BEYOND = {1: (0.64, 1.28), 5: (0.005, 0.01), 8: (0.005, 0.01), 12: (0.0
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """One program: a method in a setting, over step sizes, staleness and noise.
+  """One program: a method in a setting, over learning rates, staleness and noise.
 
   Attributes:
     table: name of the file of results.

@@ -4,7 +4,7 @@ A claim's primary is the mean over the cells of its condition: every staleness, 
 its tables. Until the map had been seen it was one cell (`table`, `age`, `noise`), named before the
 map was run; page.py still shows that cell.
 
-Rule for the step size, everywhere: each method at its best of the grid, by the mean final return
+Rule for the learning rate: each method at its best of the grid, by the mean final return
 over the seeds of the map. FRESH_SEEDS are run at these steps.
 """
 

@@ -63,7 +63,7 @@ def shares_table() -> str:
 
 
 def oldest_that_holds() -> str:
-  """Returns, by method, the largest staleness at which 3/4 of the runs hold at the best step."""
+  """Returns, by method, the largest staleness at which 3/4 of the runs hold at the best rate."""
   lines = []
   for name in dict.fromkeys(c.method for t in ("warm_256", "ending_256") for c in cells(t)):
     line = [name]

@@ -11,7 +11,7 @@ from experiments.tables_lib.arena.records import tuned
 from jaxrl_llm.reporting.tables import markdown_table
 
 NOT_RUN = "*Not run yet.*\n"
-STAR = "\n\\* The best step is the smallest or the largest that ran: a bound from below.\n"
+STAR = "\n\\* The best learning rate is the smallest or the largest that ran: a bound from below.\n"
 
 
 def tuned_table(task: str) -> str:
@@ -40,7 +40,7 @@ def fresh_table(task: str) -> str:
 
 
 def _spread_at_best(cell: arena.Cell) -> str:
-  """Returns mean and spread over seeds, with a star where the best step is an end of the grid."""
+  """Returns mean and spread over seeds, with a star where the best rate is an end of the grid."""
   return tables.spread(tuned(cell)) + (" *" if records.at_the_end(cell) else "")
 
 

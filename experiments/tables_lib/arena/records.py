@@ -22,7 +22,7 @@ LAST = 0.15  # share of the evaluations whose mean is the final return
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """The runs of a method at one staleness and noise: N seeds, P step sizes.
+  """The runs of a method at one staleness and noise: N seeds, P learning rates.
 
   Attributes:
     method, text: the label, and the text that `methods.parse` reads.
@@ -96,7 +96,7 @@ def cells_of(method: Method, setting: Setting, grid: tuple, seeds: Sequence[int]
 
 
 def merged(cells: Sequence[Cell]) -> list[Cell]:
-  """Returns one cell for the cells that differ only in their step sizes, with all steps, ascending.
+  """Returns one cell for the cells that differ only in their rates, with all rates, ascending.
 
   Runs of one seed share their random numbers, whichever other steps run with them.
   """
@@ -134,17 +134,17 @@ def of_seeds(cell: Cell, seeds: Sequence[int], step: int | None = None) -> Cell:
 
 
 def at_the_end(cell: Cell) -> bool:
-  """Returns whether the best step is the smallest or the largest that ran."""
+  """Returns whether the best learning rate is the smallest or the largest that ran."""
   return best_step(cell) in (0, len(cell.steps) - 1)
 
 
 def best_step(cell: Cell) -> int:
-  """Returns the index of the step size with the largest mean final return."""
+  """Returns the index of the learning rate with the largest mean final return."""
   return int(np.argmax(np.mean(cell.final, 1)))
 
 
 def tuned(cell: Cell, kind: str = "final") -> np.ndarray:
-  """Returns `final`, `mean` or `best` of each seed, [N], at the best step."""
+  """Returns `final`, `mean` or `best` of each seed, [N], at the best learning rate."""
   return np.asarray(getattr(cell, kind)[best_step(cell)])
 
 

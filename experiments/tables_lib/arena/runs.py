@@ -1,7 +1,7 @@
-"""Complete RL runs as one program: a loop over seeds, vectorized over step sizes, staleness and
+"""Complete RL runs as one program: a loop over seeds, vectorized over learning rates, staleness and
 noise.
 
-Random numbers depend on the seed only (common random numbers): methods, step sizes and values of
+Random numbers depend on the seed only (common random numbers): methods, rates and values of
 staleness see the same automaton and the same uniforms, so that differences are paired.
 """
 
@@ -35,7 +35,7 @@ class Start(NamedTuple):
 
 
 class Place(NamedTuple):
-  """A point of a sweep: step size of the optimizer, age (staleness in iterations), engine noise.
+  """A point of a sweep: learning rate of the optimizer, staleness in iterations, engine noise.
 
   The noise is the standard deviation of normal noise on the sampler's logits, sampled in each
   iteration for each state; its log-probs are the ones that it sampled with.

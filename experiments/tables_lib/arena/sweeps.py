@@ -1,4 +1,4 @@
-"""`Lab`: sweeps of methods over step sizes, staleness and engine noise, and their results."""
+"""`Lab`: sweeps of methods over learning rates, staleness and engine noise, and their results."""
 
 import dataclasses
 import time
@@ -42,11 +42,11 @@ class Lab(Setting):
   def sweep(self, texts: Sequence[str], steps: Sequence[float] = STEPS, ages: Sequence[int] = (16,),
             seeds: int | Sequence[int] = 16, *, noises: Sequence[float] = (0.0,),
             progress: bool = True) -> "Runs":
-    """Returns complete runs of methods at every step size, staleness and noise.
+    """Returns complete runs of methods at every learning rate, staleness and noise.
 
     Args:
       texts: methods, see `methods.parse`. A plugin is file.py:name.
-      steps: step sizes of the optimizer.
+      steps: learning rates of the optimizer.
       ages: staleness of the completions, in iterations: 0 is on-policy.
       seeds: how many, or which; each has its automaton, first policy and uniforms.
       noises: standard deviations of the sampler's noise, logits.
@@ -111,7 +111,7 @@ class Runs:
     return figures.phase(self.cells, path)
 
   def more(self, first: str, second: str, *, age: int, seeds: int = 64) -> tables.Table:
-    """Decides one pair at one staleness with further seeds, each method at its best step so far.
+    """Decides one pair at one staleness with further seeds, each method at its best rate so far.
 
     The seeds differ from the seeds that chose the steps.
     """

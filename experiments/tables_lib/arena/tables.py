@@ -32,8 +32,8 @@ def spread(values: Iterable[float], digits: int = 2) -> str:
 
 
 def summary(cells: Sequence[Cell]) -> Table:
-  """Returns a line for each cell, at its best step; ± is the 95 % t interval over seeds."""
-  header = ("method", "staleness", "noise", "best step", "return", "mean over the run", "frontier",
+  """Returns a line for each cell, at its best rate; ± is the 95 % t interval over seeds."""
+  header = ("method", "staleness", "noise", "best rate", "return", "mean over the run", "frontier",
             f"ends >= {HELD}", f"fell > {FALLEN}", "dropped")
   lines = []
   for cell in cells:
@@ -54,7 +54,7 @@ def _without_constant_noise(header: tuple, lines: list[tuple]):
 
 
 def difference(first: Cell, second: Cell, kind: str = "final") -> np.ndarray:
-  """Returns first minus second on the automata that both ran, [N], each at its best step."""
+  """Returns first minus second on the automata that both ran, [N], each at its best rate."""
   values = statistics.paired(*(dict(zip(cell.seeds, tuned(cell, kind), strict=True))
                                for cell in (first, second)))
   if len(values) < 2:

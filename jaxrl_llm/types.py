@@ -151,6 +151,7 @@ class TokenStats:
       tokens up to the one but last before it; 0 in columns 0 and 1. At padding it means nothing.
     routing: [N, R, S, k] int32, the experts that each layer sent the token to; padding is routed
       too. R rows of S tokens are the network's: [B, L], or the bins of packed rows.
+    likely_routing: likewise, the routers' choice where recorded experts take its place; else None.
   """
 
   log_probs: Array
@@ -160,6 +161,7 @@ class TokenStats:
   in_support: Array | None = None
   values: Array | None = None
   routing: Array | None = None
+  likely_routing: Array | None = None
   mtp_log_probs: Array | None = None
 
 

@@ -35,7 +35,7 @@ class MoE(nnx.Module):
     self.down = weight(rngs, (experts, inner, width), ("experts", "mlp", "embed"), down_std(cfg))
 
   def __call__(self, x, constrain, replayed=None):
-    """Returns (output [R, S, D], the experts that each token was sent to [R, S, k] int32).
+    """Returns (output [R, S, D], this router's k most likely experts of each token [R, S, k] int32).
 
     Args:
       x: [R, S, D].
@@ -44,15 +44,14 @@ class MoE(nnx.Module):
         Their weights are this router's, and have gradients. None: the most likely ones.
     """
     probabilities = jax.nn.softmax(x.astype(jnp.float32) @ self.router[...].astype(jnp.float32), -1)
-    routing = lax.top_k(probabilities, self.cfg.experts_per_token)[1].astype(jnp.int32)
-    if replayed is not None:
-      routing = jnp.where(replayed >= 0, replayed, routing)
+    likely = lax.top_k(probabilities, self.cfg.experts_per_token)[1].astype(jnp.int32)
+    routing = likely if replayed is None else jnp.where(replayed >= 0, replayed, likely)
     shares = jnp.take_along_axis(probabilities, routing, -1)
     if self.cfg.normalize_router:
       shares = shares / jnp.sum(shares, -1, keepdims=True)
     weights = [matrix[...].astype(x.dtype) for matrix in (self.gate, self.up, self.down)]
     out = _spread(constrain, x, routing, shares, weights).astype(x.dtype)
-    return constrain(out, ("rows", "length", "embed_activation")), routing
+    return constrain(out, ("rows", "length", "embed_activation")), likely
 
 
 def _spread(constrain, x, routing, shares, weights):

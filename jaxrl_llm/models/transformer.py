@@ -290,7 +290,7 @@ class Model:
                          segments: Int[Array, "R S"], *, cache: KVCache | RowCache | None = None,
                          shared: Int[Array, "R S"] | None = None,
                          replayed: Int[Array, "N R S k"] | None = None):
-    """Returns `hidden`, and the experts that each layer sent each token to.
+    """Returns `hidden`, and the experts that each layer's router would send each token to.
 
     Args:
       replayed: such experts, to take in place of the most likely ones; -1 or None: these.

@@ -13,7 +13,7 @@ from jaxrl_llm.objective.estimators.common import masked_log_ratio
 from jaxrl_llm.objective.row_stats import Distribution, fed_tokens, predicted_ahead, row_stats
 from jaxrl_llm.objective.terms import kl_terms, value_terms
 from jaxrl_llm.ops import masked
-from jaxrl_llm.ops.experts import expert_load
+from jaxrl_llm.ops.experts import expert_load, replaced_experts
 from jaxrl_llm.types import Mean, Rollout, SupervisedBatch, TokenStats, TrainBatch
 
 __all__ = ["completion_of", "kl_terms", "policy_loss", "policy_stats", "ratio_metrics",
@@ -158,6 +158,8 @@ def _policy_metrics(stats: TokenStats, batch: TrainBatch, live: Bool[Array, "B L
   if cfg.num_experts:
     fed = fed_tokens(batch.rollout.length, mask.shape[1], batch.bins)
     metrics["moe/load"] = expert_load(stats.routing, fed, cfg.num_experts)
+    if stats.likely_routing is not None:
+      metrics["moe/replaced"] = replaced_experts(stats.routing, stats.likely_routing, fed)
   return metrics
 
 

@@ -102,7 +102,7 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
     sharing["replayed"] = fed_routing(replayed, fed.feed)
   if "routing" in stats or replayed is not None:
     network = model.hidden_and_routing
-  hidden, _, *used = network(params, fed.tokens, fed.positions, fed.segments, **sharing)
+  hidden, _, *likely = network(params, fed.tokens, fed.positions, fed.segments, **sharing)
   stats_of_rows = functools.partial(_stats_of_rows,
                                     stats=stats - {"values", "routing", "mtp_log_probs"},
                                     entropy_gradient=entropy_gradient)
@@ -111,13 +111,21 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
   out = jax.tree.map(fed.put, out)
   if "values" in stats:
     out = out.replace(values=fed.back(model.values(params, hidden)))
-  out = jax.tree.map(_at_the_predicted_token, out).replace(
-      routing=used[0] if "routing" in stats else None)
+  out = jax.tree.map(_at_the_predicted_token, out)
+  if "routing" in stats:
+    out = out.replace(**_routing(*likely, sharing.get("replayed")))
   if "mtp_log_probs" not in stats:
     return out
   _check_ahead(distribution, bins)
   far = feed(tokens, length, completion, banned_positions, ahead=AHEAD)
   return out.replace(mtp_log_probs=_log_probs_ahead(params, hidden, far, model, distribution))
+
+
+def _routing(likely: Array, replayed: Array | None) -> dict:
+  """Returns the fields of TokenStats on the experts [N, R, S, k]."""
+  if replayed is None:
+    return {"routing": likely}
+  return {"routing": jnp.where(replayed >= 0, replayed, likely), "likely_routing": likely}
 
 
 def _log_probs_ahead(params, hidden, far: _Fed, model, distribution: Distribution) -> Array:

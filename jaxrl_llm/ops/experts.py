@@ -1,4 +1,4 @@
-"""Load balance over the experts of a mixture."""
+"""Load of the experts of a mixture, and how many of them a replay put in place of others."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
@@ -22,3 +22,17 @@ def expert_load(routing: Int[Array, "N R S k"], mask: Bool[Array, "R S"] | Int[A
   used = jnp.any(routing[..., None] == jnp.arange(num_experts), -2) * mask[None, ..., None]
   total = jnp.sum(used, (0, 1, 2)).astype(jnp.float32)
   return Mean(total, jnp.full(num_experts, routing.shape[0] * jnp.sum(mask), jnp.float32))
+
+
+def replaced_experts(routing: Int[Array, "N R S k"], likely: Int[Array, "N R S k"],
+                     mask: Bool[Array, "R S"] | Int[Array, "R S"]) -> Mean:
+  """Returns the share of the experts that tokens were sent to and that are not among the router's
+  own k; 0 without routing replay.
+
+  Args:
+    routing, likely: [N, R, S, k] int32, the experts that served, and the router's choice.
+    mask: as of `expert_load`.
+  """
+  is_likely = jnp.any(routing[..., None] == likely[..., None, :], -1)
+  served = jnp.broadcast_to(mask[None, ..., None], routing.shape).astype(jnp.float32)
+  return Mean(jnp.sum(jnp.where(is_likely, 0, served)), jnp.sum(served))

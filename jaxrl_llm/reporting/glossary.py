@@ -128,6 +128,7 @@ critic/value         | 1     | predicted value, mean over tokens
 critic/return        | 1     | return that the values should predict, mean over tokens
 distill/divergence   | nats  | divergence from the teacher per token, by term.divergence
 moe/load/bucket_*    | share | tokens that this expert serves, over all layers; even: k / experts
+moe/replaced         | share | experts that routing replay put in place of the trainer's own choice
 estimator/*          | as its author says | a metric of an estimator of your own
 """)
 

@@ -16,7 +16,7 @@ from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.models.moe import MoE
 from jaxrl_llm.models.rope import frequencies
 from jaxrl_llm.models.transformer import unconstrained
-from jaxrl_llm.ops.experts import expert_load
+from jaxrl_llm.ops.experts import expert_load, replaced_experts
 
 CONFIG = ModelConfig(vocab_size=11, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
                      num_experts=4, experts_per_token=2, expert_width=12)
@@ -153,6 +153,14 @@ def test_gradients_reach_router_and_used_experts(params):
     moved = np.any(np.asarray(gradient["blocks"][layer]["mlp"]["gate"]) != 0, (1, 2))
     np.testing.assert_array_equal(moved, np.isin(np.arange(4), routing[layer]))
   assert np.abs(gradient["blocks"][1]["mlp"]["router"]).max() > 0
+
+
+def test_replaced_experts():
+  """The order within the k does not count, nor what a masked token was sent to."""
+  routing = jnp.asarray([[[[0, 1], [2, 3], [0, 1]]], [[[3, 1], [0, 2], [2, 3]]]])
+  likely = jnp.asarray([[[[1, 0], [2, 1], [2, 3]]], [[[2, 0], [2, 0], [0, 1]]]])
+  share = replaced_experts(routing, likely, jnp.asarray([[2, 1, 0]]))
+  assert float(share.total) == 2 * 2 + 1 and float(share.count) == 2 * 2 * 3
 
 
 def test_expert_load():

@@ -140,12 +140,13 @@ def test_replayed_experts_have_the_weights_of_the_router():
   rng = np.random.default_rng(0)
   x = rng.standard_normal((6, 16)).astype(np.float32)
   routing = np.array([rng.permutation(8)[:2] for _ in x])
-  out, used = moe(jnp.asarray(x)[None], unconstrained, jnp.asarray(routing)[None])
-  np.testing.assert_array_equal(used[0], routing)
+  out, likely = moe(jnp.asarray(x)[None], unconstrained, jnp.asarray(routing)[None])
   np.testing.assert_allclose(out[0], by_loop(mlp, x, routing), rtol=1e-5, atol=1e-5)
   own = moe(jnp.asarray(x)[None], unconstrained)
   none = moe(jnp.asarray(x)[None], unconstrained, jnp.full((1, 6, 2), -1))
   np.testing.assert_array_equal(own[0], none[0])
+  np.testing.assert_array_equal(likely, own[1])
+  assert not np.array_equal(likely[0], routing)
   assert np.abs(own[0] - out).max() > 1e-2
 
   @jax.jit

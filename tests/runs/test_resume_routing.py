@@ -36,13 +36,22 @@ def test_a_killed_run_equals_the_whole_run(whole):
 
 
 def test_the_mismatch_metrics_with_and_without_replay(whole):
+  """Both runs keep their weights, so that they sample and score the same rows."""
   numbers = {}
   for name, flags in (("with", ("rollout.routing=True",)), ("without", ())):
     workdir = whole.parent / name
-    command.succeed(command.start(workdir, *MIXTURE, *flags, interpreter=True))
+    command.succeed(command.start(workdir, *MIXTURE, *flags, "optimizer.learning_rate=1e-12",
+                                  "warm_start.steps=0", "rollout.prompts=64",
+                                  "rollout.meter_rows=256",
+                                  interpreter=True))
     lines = command.metrics_lines(workdir)[1:]
-    numbers[name] = {key: np.mean([line[key] for line in lines])
-                     for key in ("mismatch/absolute", "mismatch/k3", "mismatch/row")}
+    numbers[name] = {key: np.mean([line[key] for line in lines]) for key in lines[0]
+                     if key.startswith("mismatch/") or key == "moe/replaced"}
+    numbers[name]["rows"] = [line["rollout/tokens"] for line in lines]
   print(numbers)
-  for key, value in numbers["with"].items():
-    assert value < numbers["without"][key], key
+  assert numbers["with"]["rows"] == numbers["without"]["rows"]
+  assert 0 < numbers["with"]["moe/replaced"] < 0.1 and "moe/replaced" not in numbers["without"]
+  for run in numbers.values():
+    run["mismatch/largest"] = max(-run["mismatch/range/min"], run["mismatch/range/max"])
+  for key in ("mismatch/absolute", "mismatch/k3", "mismatch/row", "mismatch/largest"):
+    assert numbers["with"][key] < numbers["without"][key], key

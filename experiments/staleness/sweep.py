@@ -56,6 +56,13 @@ METHODS = {
     "MinPRO": Method("minpro"),
     "CTPO": Method("ctpo", PREFIX),
     "full sequence": Method("seq_is"),
+    "CISPO, bounds of GRPO": Method("cispo", ("--config.estimator.clip_low=0.2",
+                                              "--config.estimator.clip_high=0.2")),
+    "KPop": Method("kpop"),
+    "IPO": Method("ipo"),
+    "DPPO-TV": Method("dppo_tv"),
+    "decoupled PPO": Method("decoupled_ppo", anchor=""),
+    "IcePop": Method("icepop", anchor=""),
 }
 HEADER = ("staleness", "method", "learning rate", *accuracy.SAMPLED_HEADER)
 VERDICT_HEADER = ("interval, Holm-corrected", "p", "seeds of this sign", "this page alone")

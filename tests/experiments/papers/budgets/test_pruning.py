@@ -69,29 +69,6 @@ def test_other_projections_are_rejected(wrong):
   assert not exact(wrong)
 
 
-def test_a_common_constant_changes_nothing_and_equal_priorities_share_equally():
-  rng, widths = np.random.default_rng(1), np.full(5, 40)
-  for budget in (0, 7, 140, 199, 200):
-    priorities = rng.normal(size=5)
-    np.testing.assert_array_equal(pruning.project_to_budget(priorities + 3, widths, budget),
-                                  pruning.project_to_budget(priorities, widths, budget))
-    assert np.ptp(pruning.project_to_budget(np.zeros(5), widths, budget)) <= 1
-  order = rng.permutation(5)
-  np.testing.assert_array_equal(pruning.project_to_budget(priorities[order], widths, 97),
-                                pruning.project_to_budget(priorities, widths, 97)[order])
-
-
-@pytest.mark.parametrize("priorities, budget, message", [
-    ([0.0, np.nan], 10, "one finite number for each of 2"),
-    ([0.0], 10, "one finite number for each of 2"),
-    ([0.0, 0.0], 21, "budget = 21: allowed are 4 to 20"),
-    ([0.0, 0.0], 3, "budget = 3: allowed are 4 to 20"),
-])
-def test_what_cannot_be_met_is_refused(priorities, budget, message):
-  with pytest.raises(ValueError, match=message):
-    pruning.project_to_budget(np.array(priorities), np.array([10, 10]), budget, least=2)
-
-
 def logits(params):
   ids = jax.random.randint(jax.random.key(1), (2, 6), 0, CONFIG.vocab_size)
   positions = jnp.broadcast_to(jnp.arange(6), ids.shape)
@@ -119,14 +96,6 @@ def test_the_projection_of_the_authors_worked_out_by_hand(scores, widths, budget
   np.testing.assert_array_equal(found, expected)
 
 
-def test_the_projection_of_the_authors_depends_on_the_order_of_layers():
-  """Ours does not: it would be rejected."""
-  found = {name: project(np.array([.9, .9, .9]), np.full(3, 10), 15).tolist()
-           for name, project in (("theirs", pruning.project_in_order),
-                                 ("ours", pruning.project_to_budget))}
-  assert found == {"theirs": [9, 5, 1], "ours": [5, 5, 5]}
-
-
 def test_a_masked_model_computes_what_a_smaller_one_does():
   params = large(MODEL.init(jax.random.key(0)))
   scores = pruning.channel_scores(params, CONFIG)
@@ -151,9 +120,3 @@ def test_the_channels_with_the_largest_scores_stay():
   by_hand = [np.linalg.norm(mlp["gate"][:, c]) * np.linalg.norm(mlp["up"][:, c])
              * np.linalg.norm(mlp["down"][c]) for c in range(24)]
   np.testing.assert_allclose(pruning.channel_scores(params, CONFIG)[1], by_hand, rtol=1e-5)
-
-
-def test_stacked_blocks_and_experts_are_refused():
-  for more in ({"scan_layers": True}, {"num_experts": 4}):
-    with pytest.raises(ValueError, match="unstacked dense MLPs"):
-      pruning.channel_scores({}, dataclasses.replace(CONFIG, **more))

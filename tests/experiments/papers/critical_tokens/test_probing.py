@@ -58,11 +58,6 @@ def test_shares_are_those_of_the_continuations_of_each_prefix():
   assert [probing.critical_position(shares) for shares in found] == [1, None]
 
 
-def test_a_response_of_one_token_is_not_continued():
-  found = probing.probe_critical_tokens(None, [[0]], [[5]], [lambda row: row == [0, 5]])
-  np.testing.assert_array_equal(found[0], [1.0])
-
-
 @functools.cache
 def params():
   return jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(35)))
@@ -112,10 +107,3 @@ def test_a_forbidden_token_never_comes_first():
   assert follows(found, probs, likely)
   assert not follows(found, probs, (likely + 1) % 13), "another token forbidden"
   assert not follows(first_ids([0, 0, 0]), probs, likely), "the likely token allowed"
-
-
-def test_rows_are_refused_without_a_token():
-  cfg = SamplerConfig(max_new_tokens=2, stop_ids=(END,), pad_id=0)
-  go_on = probing.without_token(params(), jax.random.key(0), Sampling.of(1.0), model=MODEL, cfg=cfg)
-  with pytest.raises(ValueError, match="each of one token or more"):
-    go_on([[]], [1], 2)

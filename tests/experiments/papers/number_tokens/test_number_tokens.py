@@ -74,10 +74,6 @@ def test_golden_outputs(text):
   assert TstNumberCodec("marker").encode(text) == MARKER.sub(r"\1 \2", expected)
 
 
-def test_the_markers_example():
-  assert TstNumberCodec("marker").encode("12345678.1234") == "12 m 345 k 678 . 123 p 400 pp"
-
-
 @pytest.mark.parametrize("codec", LOSSLESS, ids=str)
 def test_lossless_gives_back_the_text_of_random_numbers(codec):
   assert inverse_fails(codec, random_numbers(10_000)) == []
@@ -144,25 +140,6 @@ def test_lossless_refuses_what_reads_as_groups():
     TstNumberCodec(lossless=True).encode("12k 345 men")
 
 
-def test_padded_text_is_a_fixed_point():
-  codec = TstNumberCodec()
-  for text in [*GOLDEN, *random_numbers(500)]:
-    once = codec.decode(codec.encode(text))
-    assert codec.decode(codec.encode(once)) == once
-
-
-@pytest.mark.parametrize("codec, size", [
-    (TstNumberCodec("vocabulary", pad=True), 10_000),
-    (TstNumberCodec("vocabulary"), 10_000 + 5 * 110),
-    (TstNumberCodec("vocabulary", lossless=True), 10_000 + 10 * 110),
-    (TstNumberCodec("marker"), 10),
-    (TstNumberCodec("vocabulary", group=1), 100),
-])
-def test_size_of_the_vocabulary(codec, size):
-  assert len(set(codec.new_tokens())) == len(codec.new_tokens()) == size
-  assert not set(codec.new_tokens()) & set(codec.unit_tokens())
-
-
 @pytest.mark.parametrize("codec", [*PADDED, *LOSSLESS], ids=str)
 def test_the_vocabulary_covers_the_published_range(codec):
   """33 orders of magnitude: 18 digits before the point and 15 behind, for groups of three."""
@@ -175,27 +152,6 @@ def test_the_vocabulary_covers_the_published_range(codec):
     assert set(codec.encode(text).split()) <= known, text
   beyond = codec.encode("1" + "0" * 6 * codec.group)
   assert not set(beyond.split()) <= known
-
-
-def test_the_new_tokens_extend_a_tokenizer():
-  codec, tokenizer = TstNumberCodec(pad=True), tokenizers.byte_tokenizer()
-  before = len(tokenizer)
-  added = [AddedToken(token, single_word=True) for token in codec.new_tokens()]
-  assert tokenizer.add_tokens(added) == 10_000 and len(tokenizer) == before + 10_000
-  text = codec.encode("rate 12345678.1234")
-  tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode(text, add_special_tokens=False))
-  assert [token for token in tokens if token in set(codec.new_tokens())] == [
-      "012m", "345k", "123p", "400pp"]
-  assert codec.decode(tokenizer.decode(tokenizer.encode(text))) == "rate 012345678.123400"
-
-
-@pytest.mark.parametrize("codec", LOSSLESS, ids=str)
-def test_pieces_are_pretokens_and_join_gives_the_text(codec):
-  for before, after in itertools.pairwise(random_numbers(200)):
-    text = f"{before}<{after}="
-    assert codec.join(codec.pieces(text)) == text
-    split = PreTokenizer.custom(codec).pre_tokenize_str(text)
-    assert [piece for piece, _ in split] == [piece for piece in codec.pieces(text) if piece]
 
 
 def tokenizer_of(codec, signs: str) -> PreTrainedTokenizerFast:
@@ -224,13 +180,3 @@ def test_a_tokenizer_of_numbers(variant):
   assert tokenizer.decode(apart) == "1 234", "units behind units are not thousands"
   with pytest.raises(ValueError, match="does not survive"):
     tokenizers.encode(tokenizer_of(TstNumberCodec(variant), "+"), "0.1")
-
-
-@pytest.mark.parametrize("fields, message", [
-    (dict(variant="C"), "'marker' or 'vocabulary'"),
-    (dict(group=0), "1 to 18"),
-    (dict(pad=True, lossless=True), "pad=False"),
-])
-def test_refusals(fields, message):
-  with pytest.raises(ConfigError, match=message):
-    TstNumberCodec(**fields)

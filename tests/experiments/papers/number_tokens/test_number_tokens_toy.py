@@ -112,15 +112,3 @@ def test_digits_without_their_marker_are_wrong(configs):
   problem = Problem("", "58023", id="x length_5")
   assert task.reward(problem, "58k023").correct
   assert not task.reward(problem, "58023").correct and not task.reward(problem, "58k23").correct
-
-
-def test_share_of_digits_at_their_place():
-  share = plugin().right_digits
-  assert [share(*pair) for pair in (("58023", "58023"), ("58024", "58023"), ("8023", "58023"),
-                                    ("158023", "58023"), ("", "58023"), ("5k", "58023"))] == [
-      1.0, 0.8, 0.8, 5 / 6, 0.0, 0.0]
-
-
-def test_an_unknown_operation_is_refused(configs):
-  with pytest.raises(ConfigError, match="compare, add"):
-    make_task(TaskConfig("numbers", operation="subtract"), 0, 4)

@@ -37,10 +37,3 @@ def test_the_table_is_that_of_the_code(right, wrong):
   assert right in PAGE
   with pytest.raises(AssertionError) if right else contextlib.nullcontext():
     compare(PAGE.replace(right, wrong, 1))
-
-
-def test_prose_is_short_and_links_exist():
-  prose = [line for line in PAGE.split("\n") if not line.startswith("|")]
-  assert max(map(len, prose)) <= 100
-  for target in re.findall(r"\]\(([^)#:]+)\)", PAGE):
-    assert (PATH.parent / target).exists(), target

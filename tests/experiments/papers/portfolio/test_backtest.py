@@ -71,30 +71,3 @@ def test_drawdown_and_sharpe_are_those_of_empyrical():
     for days in (252, 365):
       assert backtest.sharpe(net, days) == pytest.approx(
           empyrical.sharpe_ratio(net, annualization=days), abs=1e-9)
-
-
-def test_a_fall_of_the_curve_is_no_drawdown():
-  """From 1 to 10 and to 5: half is lost, and the curve falls by 5."""
-  net = np.array([9.0, -0.5, 0.2])
-  assert backtest.drawdown(net) == pytest.approx(-0.5)
-  assert backtest.fall_of_the_curve(net) == pytest.approx(-5.0)
-  assert backtest.cumulative(net) == pytest.approx(5.0)
-  assert backtest.drawdown(np.array([-0.25, 1.0])) == pytest.approx(-0.25), "from the first day on"
-  assert backtest.sharpe(np.zeros(5), 365) == 0.0
-
-
-def test_the_bootstrap_is_paired_and_keeps_blocks():
-  low, high = backtest.bootstrap(NET + 0.002, NET, 365)
-  gap = backtest.sharpe(NET + 0.002, 365) - backtest.sharpe(NET, 365)
-  assert low < gap < high and high - low < 0.3, "what both share does not widen it"
-  assert backtest.bootstrap(NET, NET, 365) == (0.0, 0.0)
-  other = np.random.default_rng(1).permutation(NET)
-  unpaired = backtest.bootstrap(other + 0.002, NET, 365)
-  assert unpaired[1] - unpaired[0] > 5 * (high - low)
-  # Days that repeat 20 times are 20 independent days: single days in place of blocks deny that.
-  steps = np.repeat(NET[:20], 20)
-  blocks, days = (backtest.bootstrap(steps, np.full(400, 0.001), 365, block=block)
-                  for block in (20, 1))
-  assert blocks[1] - blocks[0] > 2 * (days[1] - days[0])
-  with pytest.raises(ValueError, match="39 and 39 days"):
-    backtest.bootstrap(NET[:39], NET[:39], 365)

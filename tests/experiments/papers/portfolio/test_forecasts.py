@@ -57,31 +57,6 @@ def test_slopes_are_those_of_a_slow_loop():
     np.testing.assert_allclose(forecast.covariance[t], np.cov(window.T))
 
 
-def test_the_forecast_at_average_signals_is_the_mean():
-  prices, signals = random_market()
-  forecast = forecasts.rolling_forecast(prices, signals, WINDOW, ALPHAS)
-  np.testing.assert_allclose(forecast.expected(60, forecast.centers[60]), forecast.mean[60])
-
-
-def test_a_planted_slope_comes_back():
-  prices, signals = random_market(600)
-  forecast = forecasts.rolling_forecast(prices, signals, 500)
-  assert forecast.slopes[-1, :, 2] == pytest.approx(0.03, abs=0.009)  # 3 standard errors
-
-
-def test_a_constant_signal_has_slope_0():
-  prices, signals = random_market()
-  signals[..., 1] = 1.0
-  forecast = forecasts.rolling_forecast(prices, signals, WINDOW, ALPHAS)
-  np.testing.assert_allclose(forecast.slopes[forecast.first:, :, 1], 0, atol=1e-12)
-
-
-def test_without_signals_it_is_the_mean():
-  prices, signals = random_market()
-  forecast = forecasts.rolling_forecast(prices, signals[..., :0], WINDOW)
-  np.testing.assert_array_equal(forecast.expected(40, signals[40, :, :0]), forecast.mean[40])
-
-
 def differs_before(rolling, change: int) -> bool:
   """Returns whether a forecast before day `change` depends on prices or signals from there on."""
   prices, signals = random_market()
@@ -104,8 +79,3 @@ def test_nothing_later_is_read():
 
   assert not differs_before(rolling, 60)
   assert differs_before(peeking, 60)
-
-
-def test_too_few_days_are_all_unknown():
-  prices, signals = random_market(20)
-  assert np.isnan(forecasts.rolling_forecast(prices, signals, WINDOW).mean).all()

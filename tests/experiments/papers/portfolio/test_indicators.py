@@ -37,17 +37,6 @@ def plain_mean_rsi(prices, period: int = 14):
   return out
 
 
-def test_rsi_and_sma_are_those_of_talib():
-  talib = pytest.importorskip("talib", reason="TA-Lib is not installed: pip install TA-Lib")
-  prices = random_prices()
-  for asset in range(prices.shape[1]):
-    column = np.ascontiguousarray(prices[:, asset])
-    np.testing.assert_allclose(indicators.rsi(prices)[:, asset], talib.RSI(column, 14), atol=1e-9)
-    np.testing.assert_allclose(indicators.sma(prices)[:, asset], talib.SMA(column, 14), atol=1e-9)
-    wrong = plain_mean_rsi(column)
-    assert np.nanmax(np.abs(wrong - talib.RSI(column, 14))) > 1
-
-
 def test_rsi_is_that_of_a_slow_loop():
   prices = random_prices()
   expected = np.stack([slow_rsi(column) for column in prices.T], 1)

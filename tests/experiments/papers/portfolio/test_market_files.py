@@ -49,17 +49,6 @@ def test_a_bad_row_is_named(tmp_path, before, after, message):
   assert f"{path}{message}" in str(error.value) and "Fix:" in str(error.value)
 
 
-def test_rows_outside_the_days_are_not_looked_at(tmp_path):
-  path = written(tmp_path, CLOSES.replace("2021-01-01,10,1", "2021-01-01,,1"))
-  assert len(market_files.read_closes(path, "2021-01-02").days) == 2
-
-
-def test_of_many_bad_rows_the_first_are_named(tmp_path):
-  path = written(tmp_path, "time,title\n" + "yesterday,up\n" * 5 + "2021-01-01T10:00,\n")
-  with pytest.raises(ConfigError, match=r":2: .*:3: .*:4: .*and 3 more rows"):
-    market_files.read_headlines(path)
-
-
 def test_headlines(tmp_path):
   path = written(tmp_path, "time,source,title\n2021-01-01T10:00,A,\"Up, again\"\n"
                  "2021-01-02,B,Down\n")
@@ -67,8 +56,3 @@ def test_headlines(tmp_path):
   assert (str(first.day), first.title, second.title) == ("2021-01-01", "Up, again", "Down")
   with pytest.raises(ConfigError, match="no column title"):
     market_files.read_headlines(written(tmp_path, "time,text\n2021-01-01,x\n"))
-
-
-def test_a_file_that_is_not_there():
-  with pytest.raises(ConfigError, match=r"nowhere\.csv: cannot be read"):
-    market_files.read_closes("nowhere.csv")

@@ -32,12 +32,6 @@ def test_columns_are_those_of_the_table():
   assert (reverse != np.arange(27)).any(), "the other order of places is another column"
 
 
-def test_log_probs_are_of_the_outlet_s_row():
-  logits = jnp.log(jnp.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]]))
-  found = outlet_policy.letter_log_probs(logits, jnp.array([[1, 0]]), jnp.array([[0, 2]]))
-  np.testing.assert_allclose(jnp.exp(found), [[0.6, 0.5]], rtol=1e-6)
-
-
 def right_share(days: outlet_policy.Days, logits) -> float:
   letters = "".join(outlet_policy.greedy(logits, days))
   outlets = "".join(simulation.OUTLETS[i] for i in days.outlets.ravel())
@@ -54,8 +48,3 @@ def test_planted_letters_are_learnt(text):
   assert right_share(days, np.zeros_like(logits)) < 0.6, "an even table is noticed"
   shuffled = outlet_policy.Days(days.outlets, np.random.default_rng(1).permutation(days.rewards))
   assert right_share(days, outlet_policy.train(shuffled, text, 0, iterations=60)[0]) < 0.7
-
-
-def test_an_unknown_method_is_refused():
-  with pytest.raises(ConfigError, match="gpro"):
-    outlet_policy.train(outlet_policy.Days.of(planted_days(4)), "gpro", 0)

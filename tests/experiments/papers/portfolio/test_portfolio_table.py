@@ -47,24 +47,6 @@ def test_the_page_is_rendered_from_the_committed_results(tmp_path):
   assert page.read_text() != (FOLDER / "README.md").read_text()
 
 
-def test_published_and_rebuilt_numbers_of_the_first_version():
-  """Its drawdowns are differences of the curve, its Sharpe ratios of 252 days."""
-  rows = json.loads((FOLDER / "results" / "closes.json").read_text())["rows"]
-  for name, (gain, sharpe, fall) in command.rows.FIRST_VERSION.items():
-    assert rows[name]["cumulative"] == pytest.approx(gain, rel=0.15)
-    assert rows[name]["sharpe_252"] == pytest.approx(sharpe, abs=0.03)
-    assert rows[name]["fall"] == pytest.approx(fall, rel=0.15)
-    assert abs(rows[name]["drawdown"]) > 0.7 > abs(fall / 100)
-
-
-def test_a_user_s_files(market, monkeypatch, capsys):
-  pytest.importorskip("clarabel", reason="clarabel is not installed")
-  run(monkeypatch, f"--prices={market / 'closes.csv'}")
-  out = capsys.readouterr().out
-  assert all(f"| {name} " in out for name in ("Bitcoin", "equal", "mean-variance", "technical"))
-  assert "oracle" not in out
-
-
 def test_a_user_s_headlines(market, monkeypatch, capsys):
   for name in ("clarabel", "vaderSentiment"):
     pytest.importorskip(name, reason=f"{name} is not installed")
@@ -78,34 +60,3 @@ def test_a_user_s_headlines(market, monkeypatch, capsys):
   # Bitcoin and XRP have headlines, so that verdicts on the others change nothing.
   same = [verdicts.column_of(text, 5) for text in ("KKKKK", "KZFZK")]
   assert all(day.rewards[same[0]] == day.rewards[same[1]] for day in days)
-
-
-@pytest.mark.parametrize("flags, message", [
-    (["--prices=nowhere.csv"], "nowhere.csv: cannot be read"),
-    (["--prices={closes}", "--start=2000-08-20"], "Fix: more days"),
-])
-def test_errors_are_one_line(market, monkeypatch, flags, message):
-  flags = [flag.format(closes=market / "closes.csv") for flag in flags]
-  with pytest.raises(SystemExit) as error:
-    run(monkeypatch, *flags)
-  assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_too_many_assets_to_try_all_verdicts(market):
-  closes = command.market_files.read_closes(str(market / "closes.csv"))
-  many = command.market_files.Closes(closes.days, tuple("ABCDEFGHI"),
-                                     np.repeat(closes.prices[:, :1], 9, 1))
-  headlines = command.market_files.read_headlines(str(market / "headlines.csv"))
-  with pytest.raises(command.ConfigError, match=r"9 assets with headlines.*at most 8"):
-    command.measured(many, headlines, "")
-
-
-@pytest.mark.parametrize("flags, message", [
-    ([], "either --prices"), (["--prices=x.csv", "--render"], "either --prices"),
-    (["--prices=x.csv", "--days=y"], "--days without --headlines"),
-    (["--prices=x.csv", "--start=soon"], "--start"),
-])
-def test_wrong_flags_are_refused(monkeypatch, capsys, flags, message):
-  with pytest.raises(SystemExit):
-    run(monkeypatch, *flags)
-  assert message in capsys.readouterr().err

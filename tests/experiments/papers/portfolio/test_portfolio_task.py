@@ -40,17 +40,6 @@ def test_training_and_held_out_days_are_apart(days_file):
   assert task.heldout(2) == other.heldout(2)
 
 
-def test_demonstrations_show_the_form(days_file):
-  task = task_of(days_file)
-  letters = set()
-  for problem in task.batch(0) + task.heldout(2):
-    assert len(task.render(problem)) == task.longest_prompt() == 6
-    assert len(task.demonstration(problem)) == task.longest_demonstration() == 3
-    assert verdicts.column_of(problem.demonstration, ASSETS) is not None
-    letters |= set(problem.demonstration)
-  assert letters == set(verdicts.LETTERS), "every letter is shown"
-
-
 def test_the_reward_is_the_cell_of_the_table(days_file):
   task = task_of(days_file)
   problem, row = task.heldout(1)[0], day("zzz")
@@ -64,28 +53,6 @@ def test_the_reward_is_the_cell_of_the_table(days_file):
   for text in ("", "K", "KKK", "K+"):
     reward = task.reward(problem, text)
     assert reward.value == pytest.approx(100 * row.rewards.min()) and not reward.correct
-
-
-def test_components_tell_the_kinds_apart(days_file):
-  task = task_of(days_file)
-  first, second = task.heldout(2)  # informative and adversarial; noise and adversarial
-  assert {name: dict(task.reward(first, "KF").components)[name] for name in (
-      "informative_kept", "adversarial_flipped")} == {"informative_kept": 1.0,
-                                                      "adversarial_flipped": 1.0}
-  parts = dict(task.reward(second, "KF").components)
-  assert parts["noise_zeroed"] == 0.0 and "informative_kept" not in parts
-  assert dict(task.reward(first, "bad").components)["informative_kept"] == 0.0
-
-
-def test_refusals(days_file, tmp_path):
-  with pytest.raises(ConfigError, match="3: 2 days are held out"):
-    task_of(days_file).heldout(3)
-  with pytest.raises(ConfigError, match="more than 1 together"):
-    task_of("", informative=0.8, adversarial=0.3)
-  path = tmp_path / "all.jsonl"
-  verdicts.write_days(path, [day("x", True)])
-  with pytest.raises(ConfigError, match="every day is held out"):
-    task_of(str(path))
 
 
 def test_simulated_outlets_and_prompts():

@@ -29,9 +29,3 @@ def test_a_day_counts_for_the_next():
   np.testing.assert_allclose(daily, [[0, 0], [0.4, 0.6], [0, 0], [0, 0]])
   same_day = scores.daily_scores(lines, np.array([0.2, 0.6, 0.9]), DAYS, ("BTC", "ETH"), lag=0)
   assert same_day[0, 0] == pytest.approx(0.4), "without the lag a day's own headlines count"
-
-
-def test_vader():
-  pytest.importorskip("vaderSentiment", reason="vaderSentiment is not installed")
-  good, bad, none = scores.vader_scores(["A great win", "A terrible loss", "The year 2022"])
-  assert good > 0.5 and bad < -0.5 and none == 0

@@ -19,16 +19,6 @@ def test_a_run_that_ended_early_keeps_its_last_policy():
   np.testing.assert_array_equal(values, [[0.2, 0.9, 0.9, 0.9], [0.2, 0.5, 1.0, 0.6]])
 
 
-def test_a_row_has_a_cell_for_each_column():
-  cells = dict(zip(accuracy.HEADER, accuracy.row([run(0.2, 1.0, 0.0), run(0.2, 1.0, 0.9)]),
-                   strict=True))
-  assert cells["collapsed"] == "1 of 2"
-  assert cells["best accuracy"] == "1 ± 0" and cells["final accuracy"].startswith("0.45 ± ")
-  assert cells["mean over the run"].startswith("0.55 ± ")
-  assert cells["without gradient, %"] == "25 ± 0"
-  assert accuracy.best_to_final(run(0.2, 1.0, 0.0)) == "1.00 -> 0.00"
-
-
 def test_a_gradient_that_is_not_finite_is_a_collapse():
   """Whatever the last evaluation before it was; the numbers of that step are left out."""
   series = {"eval/accuracy": ([0, 5], [0.2, 1.0]),
@@ -58,21 +48,3 @@ def test_tokens_add_up_to_each_evaluation():
       "iterations": [0, 2, 3], "accuracy": [0.25, 0.5, 0.75], "tokens": [0, 30, 70]}
   dropped = accuracy.with_tokens(recorded([10, 20, 40], dynamic=[10, 60, 80]))
   assert dropped["tokens"] == [0, 70, 150], "tokens of groups that were dropped count"
-
-
-def test_tokens_until_it_has_learnt():
-  quick = {"accuracy": [0.2, 0.9, 0.1], "tokens": [0, 4000, 9000]}
-  slow = {"accuracy": [0.2, 0.3, 1.0], "tokens": [0, 5000, 8000]}
-  never = {"accuracy": [0.2, 0.3, 0.89], "tokens": [0, 5000, 8000]}
-  assert accuracy.tokens_until([quick, slow]).startswith("6 ± ")
-  assert accuracy.tokens_until([quick, never, slow]) == "in 2 of 3 runs"
-
-
-def test_a_screening_chooses_the_highest_mean_when_it_is_complete():
-  curves = {"a": [0.2, 0.4], "b": [0.1, 0.9], "c": [0.3, 0.8]}  # b ends highest, c is on average
-  results = {name: {"measured": {"sampled": values}} for name, values in curves.items()}
-  results["c"]["measured"]["sampled"].append(0.7)
-  names = {"1e-4": "a", "3e-4": "b", "1e-3": "c"}
-  assert accuracy.best_step(results, names) == "1e-3"
-  del results["a"]
-  assert accuracy.best_step(results, names) is None

@@ -63,12 +63,6 @@ def test_a_longer_run_counts_up_to_the_shorter_ones_end_and_is_told(runs, tmp_pa
   assert len(found.groups) == 2 and any("left out" in note for note in found.notes)
 
 
-def test_what_is_not_a_number_comes_last(runs, tmp_path):
-  lost = write(tmp_path / "e", [0.5, 0.6, "nan"], estimator="gspo")
-  found = compare.compare([lost, *runs[:2], runs[3]], "eval/accuracy")
-  assert [label for label, *_ in compare.rows(found)] == ["ppo", "ctpo", "gspo"]
-
-
 def test_the_numbers_of_different_methods_make_no_groups(tmp_path):
   numbers = {"clip_low": 0.2, "name": "ppo"}, {"log_low": 0.1, "name": "ctpo"}
   wide = {"log_low": 0.3, "name": "ctpo"}
@@ -81,19 +75,6 @@ def test_the_numbers_of_different_methods_make_no_groups(tmp_path):
   assert labels == {"ppo", "ctpo"}
   labels = {group.label for group in compare.compare(made, "eval/accuracy").groups}
   assert "estimator.name = ctpo, estimator.log_low = 0.3" in labels and len(labels) == 3
-
-
-def test_what_a_group_mixes_is_told(runs):
-  found = compare.compare(runs, "eval/accuracy", ["task.name"])
-  assert any("also differ in estimator.name" in note for note in found.notes)
-  assert any("have seed 0" in note for note in found.notes)
-
-
-def test_evaluations_that_differ_are_no_seeds_of_one_method(tmp_path):
-  folders = [write(tmp_path / str(seed), [0.1, 0.9], seed=seed,
-                   evaluation=to_dict(Config())["evaluation"] | {"temperature": 1.0 - seed / 2})
-             for seed in (0, 1)]
-  assert len(compare.compare(folders, "eval/accuracy").groups) == 2
 
 
 @pytest.mark.parametrize("metric, by, message", [
@@ -115,13 +96,6 @@ def test_the_command_leaves_its_own_folder_out(runs, tmp_path, monkeypatch, caps
   once = capsys.readouterr().out
   command.main()
   assert capsys.readouterr().out == once and (out / "compare.html").exists()
-
-
-def test_files_are_written(runs, tmp_path):
-  text = compare.write(compare.compare(runs, "eval/accuracy", ["estimator.name"]), tmp_path / "out")
-  assert (tmp_path / "out" / "compare.png").read_bytes().startswith(b"\x89PNG")
-  page = (tmp_path / "out" / "compare.html").read_text()
-  assert "ctpo" in page and "Student" in page and "Student" in text and "| ctpo" in text
 
 
 def add_completions(folder, *pairs):
@@ -163,13 +137,6 @@ def test_a_run_that_goes_on_has_each_completion_once(runs):
   add_completions(runs[0], (2, "e", True))
   (strip,) = strips.read(read_run(runs[0]))
   assert [text for _, text, _ in strip.completions] == ["a", "d", "e"]
-
-
-def test_a_page_shows_the_first_the_last_and_some_between(tmp_path):
-  folder = write(tmp_path / "long", [0.1] * 41)
-  add_completions(folder, *((i, str(i), False) for i in range(41)))
-  shown = [i for i, _, _ in strips.read(read_run(folder))[0].completions]
-  assert shown[0] == 0 and shown[-1] == 40 and len(shown) == strips.SHOWN == len(set(shown))
 
 
 @pytest.fixture

@@ -59,13 +59,6 @@ def test_a_switch_is_one_token_that_decides():
     assert decisions.is_switch(one), name
 
 
-def test_mistakes_by_eighth_and_kind():
-  entries = [([Mistake(0, "a"), Mistake(31, "b")], 32), ([Mistake(4, "a")], 32), ([], 32)]
-  third = 1 / 3
-  np.testing.assert_allclose(decisions.by_eighth(entries), [third, third, 0, 0, 0, 0, 0, third])
-  assert decisions.by_kind([made for made, _ in entries]) == {"a": 2 / 3, "b": 1 / 3}
-
-
 @pytest.mark.parametrize("completion, expected", [
     (":7*3=1+4=5", []), (":7*3=2+4=6", [Mistake(5, "step")]), ("=5", []), ("=6", [
         Mistake(0, "guess")]), (":7*3=1", [Mistake(6, "step")]), ("7", [Mistake(0, "guess")])])

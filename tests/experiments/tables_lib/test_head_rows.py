@@ -86,21 +86,6 @@ def test_a_training_that_moves_more_or_less_is_rejected(wrong):
   assert not only_rows(wrong)
 
 
-def test_the_published_counts_by_shapes_alone():
-  """Nine rows and adapters on q and v of all layers of Qwen3-8B."""
-  model = Model(ModelConfig(**SHAPES["Qwen/Qwen3-8B-Base"][1]))
-
-  def count(cfg):
-    trained, _ = trainable.shapes_of(model, cfg)
-    assert all(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(trained))
-    return sum(x.size for x in jax.tree.leaves(trained))
-
-  assert count(ROWS) == 36_864
-  assert count(QV) == 7_667_712
-  keys_too = dataclasses.replace(QV, lora_targets=("attention/(query|key|value)",))
-  assert count(keys_too) > 7_667_712
-
-
 # --- losses
 
 
@@ -131,22 +116,6 @@ def test_the_hinge_equals_a_loop_and_moves_the_right_row_only(digits_compete, ma
   assert float(loss(params, many, model=MODEL, cfg=None)[0]) == pytest.approx(value, rel=1e-5)
   rejected = head_rows.hinge(wrong, margin)(params, many, model=MODEL, cfg=None)[0]
   assert float(rejected) != pytest.approx(value, rel=1e-2)
-
-
-def test_rows_of_separable_states_are_repaired():
-  """Each answer has a state of its own, so that cross-entropy must find the rows."""
-  rng = np.random.default_rng(0)
-  centres = rng.normal(size=(9, D))
-  batch = head_rows.States(jnp.asarray(np.tile(centres, (10, 1)), jnp.float32),
-                           jnp.asarray(np.tile(NINE, 10), jnp.int32))
-
-  def right(params):
-    return float(jnp.mean((batch.hidden @ params["head"]).argmax(-1) == batch.answers))
-
-  repaired = fitting.fit(MODEL, params_of(), [batch] * 60, optax.adam(0.05),
-                         loss=head_rows.cross_entropy, leaves=fitting.Leaves(ROWS))
-  assert right(params_of()) < 0.5 and right(repaired.params) == 1.0
-  assert repaired.losses[-1] < 0.2 * repaired.losses[0] and len(repaired.losses) == 60
 
 
 # --- random rows, tied heads

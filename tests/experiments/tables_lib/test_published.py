@@ -78,25 +78,6 @@ def test_a_place_leads_to_its_number(root, place, number):
   assert Claim("", "", 1.0, place).here(root / "x") == number
 
 
-def test_a_page_without_the_part_is_refused(root):
-  with pytest.raises(ConfigError, match="no place for the part written by other"):
-    Claim("", "", 1.0, Place("other.py", ("c",), "share")).here(root / "x")
-
-
-def test_tables_are_read_as_they_were_written():
-  header, rows = ("a | b", "±"), [("x", "1 ± 2"), ("", "y|z"), ("-", "3")]
-  (rendered,) = page_parts.tables(f"Words.\n\n{markdown_table(header, rows)}\nMore words.")
-  assert rendered == page_parts.RenderedTable("Words.", header, tuple(rows))
-
-
-def test_only_what_a_command_wrote_is_shown(root):
-  text = Table("x", (), ()).committed()
-  assert "| b    | 3 ± 0.5 |" in text and "| c    | 4 of 5 |" in text
-  assert "What it says" not in text and "More" not in text and "<!--" not in text
-  assert Table("x", (), ()).figures() == [root / "x" / "results" / "curve.png"]
-  assert "no committed table yet" in Table("y", (), ()).committed()
-
-
 def test_the_short_version_runs_the_commands(root, monkeypatch, capsys):
   table = Table("x", (), ("-c 'print(1)' {fast} --out={out}", "-c 'exit(\"because\")'"), "--few=1")
   assert table.commands(root / "o")[0][1:] == ["-c", "print(1)", f"--out={root / 'o'}"]

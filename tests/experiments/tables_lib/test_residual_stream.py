@@ -84,9 +84,3 @@ def test_the_normed_state_of_the_last_layer_gives_the_logits_to_the_bit():
   assert not np.allclose(before, logits, atol=1e-3)
   without_norm = scaled_logits(states[1], MODEL.head(params), 1.0)
   assert not np.allclose(without_norm, logits, atol=1e-3)
-
-
-@pytest.mark.parametrize("layers", [(4,), (-1,), (0, 7), ()])
-def test_layers_that_do_not_exist_are_refused(layers):
-  with pytest.raises(ValueError, match=r"allowed are 0 \(the embedding\) to 3"):
-    hidden_states(MODEL, params_of(), *INPUTS, POSITIONS, layers)

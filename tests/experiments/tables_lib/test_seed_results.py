@@ -44,13 +44,3 @@ def test_other_seeds_go_elsewhere_and_leave_the_page(command, tmp_path):
   assert command("--seeds", "7", "8", f"--out={out}") == [7, 8]
   assert json.loads((out / "results/seed8.json").read_text()) == {"value": 64}
   assert not (tmp_path / "README.md").exists() and not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize("flags, message", [
-    (("--seeds", "7"), "the page reports seeds 0, 1, 2 only"),
-    (("--render", "--out=x"), "--render takes no --out"),
-])
-def test_flags_that_cannot_be_meant_are_refused(command, flags, message, capsys):
-  with pytest.raises(SystemExit):
-    command(*flags)
-  assert message in capsys.readouterr().err

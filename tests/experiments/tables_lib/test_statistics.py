@@ -124,45 +124,6 @@ def test_one_measure_alone_misses_what_the_other_contradicts():
   assert verdict({"mean": UNSURE}, None, {"mean": UP}).verdict == "open"
 
 
-def test_contradictions():
-  opposed = statistics.contradictions({"end": UP, "mean": UP}, {"end": WEAKLY_DOWN, "mean": UP})
-  assert opposed == ("end",)
-  assert statistics.contradictions({"mean": UP}, {"mean": UNSURE}) == ()
-  assert statistics.contradictions(None, {"mean": UP}) == ()
-
-
-def test_a_changed_result_changes_the_verdict():
-  """From the accuracies of two methods by seed to the verdict, one seed changed."""
-  slow = dict(enumerate((0.41, 0.44, 0.39, 0.47, 0.40)))
-  fast = {seed: value + gain for (seed, value), gain in zip(slow.items(), CLEAR, strict=True)}
-
-  def judged(better: dict) -> str:
-    transformer = compare({"fast - slow": paired(better, slow), "other": NOISY})["fast - slow"]
-    return verdict({"mean": compare({"fast - slow": CLEAR})["fast - slow"]},
-                   {"mean": transformer}).verdict
-
-  assert judged(fast) == "decided"
-  assert judged({**fast, 2: 0.0}) == "supported"
-
-
-def test_a_table_marks_what_survives_the_correction():
-  seeds = np.arange(5)
-  differences = {"clear": 0.5 + 0.01 * seeds, "weak": 0.1 + 0.04 * seeds,
-                 "none": 0.1 * (seeds - 2.0)}
-  cells, sentence = statistics.table_cells(differences)
-  assert cells["clear"].startswith("+0.520 (") and cells["clear"].endswith("), above")
-  assert cells["none"].endswith(")")
-  assert sentence.startswith("\nOf 3 differences 2 leave out 0 at 95 % by themselves, and")
-
-
-def test_equal_resamples_have_no_spread_of_rounding():
-  """Five equal numbers may have a standard deviation of 1e-16."""
-  values = np.array([0.629, 0.927, 0.44, 0.955, 0.5])
-  for level in (0.05, 1e-3):
-    interval = statistics.bootstrap(values, level)
-    assert all(np.isinf(x) or abs(x) < 100 for x in (interval.low, interval.high)), interval
-
-
 def test_rows_of_a_page_are_paired_and_corrected_together():
   seeds, clear = range(7), (*CLEAR, 0.29, 0.35)
   means = {("grpo",): {seed: 0.1 * seed for seed in seeds},

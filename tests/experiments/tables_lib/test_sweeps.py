@@ -88,25 +88,6 @@ def test_a_result_is_of_the_config_that_the_run_read(sweep, monkeypatch):
   assert sweeps.missing(sweep) == [cell]
 
 
-def test_an_index_counts_further_seeds(sweep, monkeypatch):
-  command(sweep, monkeypatch, "--seeds=5", "--index=4")
-  assert list(sweeps.read_results(sweep)) == ["a_seed4"]
-
-
-@pytest.mark.parametrize("flag", ["--index=3", "--index=-1", "--jobs=0"])
-def test_flags_out_of_range_are_one_line(sweep, monkeypatch, capsys, flag):
-  with pytest.raises(SystemExit):
-    command(sweep, monkeypatch, flag)
-  assert f"error: {flag}: " in capsys.readouterr().err and not sweeps.read_results(sweep)
-
-
-def test_elsewhere_than_in_the_root_is_one_line(sweep, monkeypatch, capsys):
-  monkeypatch.setattr(sweeps, "MAIN", "nowhere/main.py")
-  with pytest.raises(SystemExit):
-    command(sweep, monkeypatch, "--list")
-  assert "Fix: start from the repository's root" in capsys.readouterr().err
-
-
 def test_the_hash_reads_code_and_config_but_no_comments(sweep, tmp_path):
   cell, before = sweep.cells[0], sweep.cells[0].hash
   (tmp_path / "config.py").write_text('"""A docstring."""\nx = 1  # why\n')
@@ -155,13 +136,6 @@ def test_a_line_replaces_one_of_its_name_only(tmp_path):
   (tmp_path / "results.jsonl").write_text("{}\n")
   with pytest.raises(ValueError, match=r"line 1: .*Fix: remove the line"):
     sweep_results.read(tmp_path)
-
-
-def test_more_seeds_are_those_of_groups_with_several(sweep):
-  screening = Cell("screened_seed100", ("--config=x.py", "--config.seed=100"))
-  cells = sweeps.with_seeds([*sweep.cells, screening], 3)
-  assert [cell.name for cell in cells] == ["a_seed0", "a_seed1", "a_seed2"]
-  assert cells[0].flags[-1] == "--config.seed=0" and cells[1].hash == sweep.cells[0].hash
 
 
 def test_a_method_is_added(sweep, tmp_path, monkeypatch):
@@ -221,12 +195,3 @@ def test_a_run_begun_again_tells_whether_its_behaviour_changed(sweep, tmp_path, 
   assert "a_seed2: same" in said and "a_seed2: changed: policy/entropy was" in said
   with pytest.raises(SystemExit, match="no result of that name"):
     command(sweep, monkeypatch, "--verify=b")
-
-
-def test_the_cores_of_a_run_are_those_that_it_may_use(monkeypatch):
-  """Also where the sweep itself was pinned, which `os.cpu_count` does not see."""
-  monkeypatch.setattr(sweeps.os, "sched_getaffinity", lambda _: {3}, raising=False)
-  monkeypatch.setattr(sweeps.os, "cpu_count", lambda: 8)
-  assert sweeps.usable_cores() == 1
-  monkeypatch.delattr(sweeps.os, "sched_getaffinity")
-  assert sweeps.usable_cores() == 8

@@ -44,31 +44,6 @@ def test_other_results_are_another_page(page, monkeypatch):
   forget()
 
 
-def test_the_transformer_s_table_is_asked_method_by_method(page):
-  seeds = range(5)
-  means = {"MinPRO": {seed: 0.8 + 0.01 * seed for seed in seeds},
-           "GRPO": {seed: 0.5 + 0.02 * seed for seed in seeds},
-           "CISPO": {0: 0.9}}  # one seed decides nothing
-  (text, measures), = sys.modules["transformer"].compared({"end": means, "mean": means}).items()
-  assert text == "MinPRO ahead of GRPO" and measures["end"].sign == measures["mean"].sign == 1
-  assert statistics.verdict(measures, measures).verdict == "decided"
-  swapped = {"MinPRO": means["GRPO"], "GRPO": means["MinPRO"]}
-  (_, other), = sys.modules["transformer"].compared({"mean": swapped}).items()
-  assert statistics.contradictions(measures, other) == ("mean",)
-
-
-def test_the_transformer_is_asked_by_both_measures_over_both_values_of_staleness(page):
-  """A run that rises late has a lower mean than end; one value of staleness alone is no answer."""
-  transformer = sys.modules["transformer"]
-  run = {"measured": {"sampled": [0.2, 0.4, 0.9]}, "seed": 0}
-  late = {"measured": {"sampled": [0.2, 0.2, 0.5]}, "seed": 0}
-  results = {"age8_GRPO_1e-4_seed0": run, "age32_GRPO_1e-4_seed0": late,
-             "age8_GSPO_3e-4_seed0": run}
-  values = transformer.by_method(results)
-  assert values["end"] == {"GRPO": {0: pytest.approx(0.7)}}
-  assert values["mean"] == {"GRPO": {0: pytest.approx(0.4)}}
-
-
 def cell(method: str, returns: float, age: int = 4, noise: float = 0.0, **setting):
   """A cell of two seeds whose end is `returns` and whose mean is half of it."""
   setting = {"task": "warm", "length": 64, "groups": 8, "group_size": 8, **setting}
@@ -76,33 +51,3 @@ def cell(method: str, returns: float, age: int = 4, noise: float = 0.0, **settin
   return records.Cell(method, method, setting, age, noise, (0.1,), (0, 1), values,
                       (np.asarray(values) / 2).tolist(), values, [0.0], [1.0], [[0.0] * 8],
                       [[0.0] * 8], (1.0, 1.0), 1.0, "")
-
-
-def test_only_cells_of_the_condition_count(page, monkeypatch):
-  """Noise and short completions are left out, and a claim's number is the mean over the others."""
-  verdicts, claims = sys.modules["verdicts"], sys.modules["claims"]
-  there = [cell(name, value, noise=noise, length=length)
-           for name, values in (("cispo", (0.9, 0.1, 0.7)), ("seq_is", (0.5, 0.6, 0.6)))
-           for value, (noise, length) in zip(values, ((0.0, 256), (1.0, 256), (0.0, 1024)),
-                                             strict=True)]
-  there.append(cell("cispo", 0.0))
-  there.append(cell("seq_is", 1.0))
-  monkeypatch.setattr(verdicts, "cells", lambda table: there if table == "noise" else ())
-  claim = claims.Claim("", "", "cispo", "seq_is", tables=("noise",), shortest=256)
-  np.testing.assert_allclose(verdicts.pooled(claim, "end"), [0.25, 0.25])
-  np.testing.assert_allclose(verdicts.pooled(claim, "mean"), [0.125, 0.125])
-  every = [one - other for one, other in ((0.9, 0.5), (0.1, 0.6), (0.7, 0.6), (0.0, 1.0))]
-  assert not np.isclose(np.mean(every), 0.25)  # all conditions are another number
-
-
-def test_fresh_seeds_are_the_primary_once_all_of_them_have_run(page, monkeypatch):
-  verdicts, claims = sys.modules["verdicts"], sys.modules["claims"]
-  at_map = [cell(name, value, age=age) for name, value in (("cispo", 0.9), ("grpo", 0.5))
-            for age in (4, 16)]
-  fresh = [dataclasses.replace(entry, seeds=claims.FRESH_SEEDS,
-                               final=[[0.6] * len(claims.FRESH_SEEDS)]) for entry in at_map]
-  claim = claims.Claim("", "", "cispo", "grpo", tables=("map",))
-  monkeypatch.setattr(verdicts, "cells", lambda table: at_map if table == "map" else fresh[:3])
-  np.testing.assert_allclose(verdicts.pooled(claim, "end"), [0.4, 0.4])
-  monkeypatch.setattr(verdicts, "cells", lambda table: at_map if table == "map" else fresh)
-  np.testing.assert_allclose(verdicts.pooled(claim, "end"), np.zeros(len(claims.FRESH_SEEDS)))

@@ -76,19 +76,3 @@ def test_groups_are_drawn_from_the_ages_that_may_be(iteration, age, slots):
   one = context.prepare(ring[max(slots)]).log_probs
   tables = behavior.prepared.log_probs.reshape(setting.ring, *one.shape)
   np.testing.assert_allclose(tables[max(slots)], one, atol=1e-6)
-
-
-def test_noise_of_the_sampler_is_refused():
-  lab = arena.Lab("warm", length=16, mixture="replay", ring=5)
-  with pytest.raises(ConfigError, match="Fix: noises=\\[0\\]"):
-    lab.sweep(["cispo"], ages=[4], seeds=2, noises=[1.0])
-
-
-@pytest.mark.slow
-def test_ages_of_nought_are_the_new_groups_in_another_order():
-  """So that the first update, whose loss is a sum, is that of the run without replay."""
-  first = []
-  for mixture in ("none", "replay"):
-    lab = arena.Lab(**dataclasses.asdict(dataclasses.replace(SETTING, mixture=mixture)))
-    first.append(lab.sweep(["cispo"], steps=[0.1], ages=[0], seeds=2, progress=False).cells[0].mean)
-  np.testing.assert_allclose(*first, atol=2e-3)

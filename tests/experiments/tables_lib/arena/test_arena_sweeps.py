@@ -56,32 +56,6 @@ def test_runs_learn_and_are_paired_by_their_seeds(swept):
   np.testing.assert_allclose(again.final[0], [cells["cispo", 4].final[1][2]] * 2, atol=2e-3)
 
 
-@pytest.mark.slow
-def test_tables_name_the_methods(swept, tmp_path):
-  text = swept.table()
-  assert text.count("| cispo") == 2 and "frontier" in text and "noise" not in text
-  assert "not decided" in swept.paired("cispo")
-  with pytest.raises(ConfigError, match="no other method ran beside it; there are cispo, none"):
-    swept.paired("gspo")
-  swept.phase(tmp_path / "phase.png")
-  assert (tmp_path / "phase.png").stat().st_size > 5000
-  with pytest.raises(ConfigError, match="several settings or noises"):
-    figures.phase([swept.cells[0], dataclasses.replace(swept.cells[1], noise=1.0)])
-
-
-@pytest.mark.slow
-def test_more_seeds_are_none_that_chose_the_steps(swept, monkeypatch):
-  asked = []
-  monkeypatch.setattr("experiments.tables_lib.arena.sweeps.run_method",
-                      lambda method, setting, grid, seeds: asked.append((grid, tuple(seeds))) or [
-                          dataclasses.replace(swept.cells[len(asked)], method=method.label,
-                                              age=4, seeds=tuple(seeds), final=[[0.1, 0.5, 0.7]],
-                                              steps=grid[0])])
-  text = swept.more("none", "cispo", age=4, seeds=3)
-  assert [seeds for _, seeds in asked] == [(3, 4, 5)] * 2 and "| none" in text
-  assert all(len(grid[0]) == 1 for grid, _ in asked)
-
-
 def test_cells_go_through_a_file(swept, tmp_path):
   path = tmp_path / "cells.jsonl"
   records.append(path, swept.cells[:1])
@@ -138,31 +112,3 @@ def test_a_mixture_of_one_policy_is_that_policy():
   together = rows.sample(begin.automaton, policy, Behavior(four, rows.parts(mixed)), begin.key,
                          mixed)
   np.testing.assert_array_equal(alone.tokens, together.tokens)
-
-
-@pytest.mark.parametrize("wrong, said", [
-    ({"length": 20}, "length = 20: a positive multiple of 8"), ({"groups": 3}, "Fix: groups=2"),
-    ({"optimizer": "adamm"}, "Did you mean 'adam'"), ({"epochs": 0}, "epochs = 0"),
-    ({"mixture": "rows"}, "none, batch, row, replay"),
-    ({"mixture": "row", "policy": "gru"}, "Fix: policy='bilinear'"),
-])
-def test_a_wrong_lab_is_an_error(wrong, said):
-  with pytest.raises(ConfigError) as error:
-    arena.Lab(**wrong)
-  assert said.lower() in str(error.value).lower()
-
-
-def test_no_estimator_knows_of_the_arena():
-  objective = (ROOT / "jaxrl_llm" / "objective").rglob("*.py")
-  assert not [path for path in objective if "arena" in path.read_text()]
-
-
-@pytest.mark.nightly
-def test_transforms_critics_and_prefix_trees_act():
-  idea = ROOT / "experiments/arena/ideas/even_steps.py"
-  texts = ["cispo", f"even@{idea}:cispo?transform=even_steps", "critic@cispo?advantage=gae",
-           "tempo@cispo?advantage=tempo"]
-  lab = dataclasses.replace(TINY, iterations=4, evaluations=2)
-  cells = lab.sweep(texts, steps=(0.4,), ages=(4,), seeds=2, progress=False).cells
-  finals = [tuple(cell.final[0]) for cell in cells]
-  assert len(set(finals)) == 4, "each of them changes the run"

@@ -84,15 +84,3 @@ def test_coefficients_are_the_gradient_of_the_loss(name):
   np.testing.assert_allclose(found, slope(LOSSES[name]), rtol=1e-5, atol=1e-7)
   for other in LOSSES:  # what the check rejects: any other of them
     assert other == name or np.abs(found - slope(LOSSES[other])).max() > 1e-3
-
-
-def test_groups_of_equal_rewards_pull_back_unless_they_are_dropped():
-  """Rows that have become likelier than the snapshot are pulled down, with a sign of their own."""
-  equal = GROUP == 1
-  for name, quiet in (("snapshot_grpo", False), ("snapshot_grpo?pull=0.0", True),
-                      ("snapshot_grpo?drop_equal=True", True), ("tpo_drop_equal", True)):
-    moved = np.abs(gradient(f"{FORMS}:{name}")[equal]).max()
-    assert (moved < 1e-12) == quiet, name
-  drift = (LOG_PROBS - ANCHOR).sum(1)
-  pulled = gradient(f"{FORMS}:snapshot_grpo")[:, 0]
-  np.testing.assert_array_equal(np.sign(pulled[equal]), np.sign(drift[equal]))

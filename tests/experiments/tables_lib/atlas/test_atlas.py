@@ -113,27 +113,6 @@ def test_a_wrong_estimator_has_another_coefficient(wrong):
   assert np.min(np.abs(found - right)) > 0.1
 
 
-def test_a_batch_statistic_sees_the_row_alone():
-  """m2po drops the one token whose square carries the mean over the row's ten above 0.04; only
-  where all ten count, and not only those that move away.
-  """
-  everywhere = EstimatorConfig("m2po", m2_scope="all")
-  kept, dropped = coefficients.coefficients(everywhere, [0.0], [0.5, 0.8], positions=(10,))[0, 0, 0]
-  assert kept == pytest.approx(math.exp(0.5)) and dropped == 0
-
-
-def test_the_rest_of_the_row_is_what_a_row_ratio_adds():
-  """The page's statement: with a row that ends at t, seq_is is ctpo without its window."""
-  of_ctpo = EstimatorConfig("ctpo", log_low="none", log_high="none", log_dual="none")
-  grid = ([0.3, -0.2], [0.1])
-  at_end = coefficients.coefficients(of_ctpo, *grid)
-  np.testing.assert_allclose(coefficients.coefficients("seq_is", *grid), at_end, rtol=1e-12)
-  more = {"later": (0.2, 0.4)}
-  np.testing.assert_array_equal(coefficients.coefficients(of_ctpo, *grid, **more), at_end)
-  np.testing.assert_allclose(coefficients.coefficients("seq_is", *grid, **more),
-                             np.exp(0.6) * at_end, rtol=1e-12)
-
-
 def test_every_registered_estimator_has_a_place():
   placed = [label for labels in atlas.families(atlas.configs()).values() for label in labels]
   assert sorted(placed) == ALONE
@@ -141,36 +120,6 @@ def test_every_registered_estimator_has_a_place():
   assert families.pop(estimators.OTHERS) == [] and all(families.values())
   assert {"reinforce", "dro"} <= set(families["no ratio"])
   assert {"ppo", "cispo", "sapo"} <= set(families["token ratio"])
-
-
-def test_a_plugin_is_drawn_beside_the_others():
-  load_plugins((str(ROOT / "experiments/extend/estimator.py"),))
-  methods = atlas.configs()
-  assert atlas.families(methods)[estimators.OTHERS] == ["tempered"]
-  stream = io.BytesIO()
-  figure = atlas.draw(["reinforce", "tempered"], stream, positions=(1, 3), cells=3)
-  texts = {text.get_text() for text in figure.texts}
-  assert {"reinforce", "tempered", "power=1", estimators.OTHERS} <= texts
-  panels = [axes.images[0].get_array() for axes in figure.axes if axes.images]
-  assert len(panels) == 2 * 2 * 2
-  np.testing.assert_array_equal(panels[1], np.ones((3, 3)))
-  ratio = np.exp(atlas_panels.axis(3))  # upwards is the token's ratio
-  np.testing.assert_allclose(panels[5][:, 0], ratio)
-  assert stream.getvalue().startswith(b"\x89PNG") and figure._repr_png_().startswith(b"\x89PNG")
-
-
-def test_dropped_and_reversed_tokens_are_told_apart():
-  @estimators.register("stepped", replace=True)
-  def stepped(log_probs, anchor_log_probs, advantages, mask, cfg):
-    log_ratio = common.masked_log_ratio(log_probs, anchor_log_probs, mask)
-    none = jnp.zeros_like(mask)
-    loss = common.score_function_surrogate(jnp.sign(log_ratio), log_probs, advantages, mask)
-    return common.output(loss, common.clip_counts(mask, high=none, low=none, dropped=none))
-
-  axes = atlas.draw(["stepped"], positions=(2,), cells=3).axes[0]
-  coloured, negative = (image.get_array() for image in axes.images)
-  assert np.ma.getmaskarray(coloured)[:, 0].tolist() == [True, True, False]
-  assert negative[:, 0, 3].tolist() == [1, 0, 0] and axes.patch.get_hatch()
 
 
 def test_an_estimator_that_is_not_finite_is_named():
@@ -216,30 +165,3 @@ def test_the_page_has_every_estimator():
 @pytest.mark.parametrize("name", quick_for({"ppo", "gspo"}, ALONE))
 def test_the_page_s_numbers_are_those_of_the_estimators(name):
   assert written(name) == committed()[name]
-
-
-def test_limits_are_the_published_bounds():
-  """The page's statements on ctpo, gspo and ppo; a limit read off the wrong side would differ."""
-  facts = {name: atlas_tables.measure(EstimatorConfig(name)) for name in ("ctpo", "ppo")}
-  at = {name: [limit.at for limit in found.limits["whole row", 1.0, 1]]
-        for name, found in facts.items()}
-  np.testing.assert_allclose(at["ctpo"], [0.05 / math.sqrt(t) for t in (1, 10, 100)], rtol=0.01)
-  np.testing.assert_allclose(at["ppo"], [math.log(1.2)] * 3, rtol=0.01)
-  assert facts["ppo"].limits["one token", -1.0, 1] == (atlas_tables.Limit(None),) * 3
-
-
-def command(*flags: str) -> subprocess.CompletedProcess:
-  return forked.run(["experiments/atlas/run.py", *flags], ROOT)
-
-
-@pytest.mark.slow
-def test_the_command_writes_plugins_elsewhere(tmp_path):
-  plugin = "--plugins=experiments/extend/estimator.py"
-  refused = command(plugin)
-  assert refused.returncode == 2 and "--plugins and --names need --out" in refused.stderr
-  done = command(plugin, "--names=reinforce,tempered", f"--out={tmp_path}")
-  assert done.returncode == 0, done.stderr[-2000:]
-  assert "| tempered " in (tmp_path / "tables.md").read_text()
-  assert (tmp_path / "atlas.png").stat().st_size > 10_000
-  unknown = command("--names=ppoo", f"--out={tmp_path}")
-  assert unknown.returncode == 1 and unknown.stderr.startswith("error: estimator.name = 'ppoo'")

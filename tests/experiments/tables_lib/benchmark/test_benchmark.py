@@ -60,21 +60,6 @@ def test_evaluation_does_not_depend_on_the_piece(run, built, params):
   assert run(cfg, own(built), sampler, params, piece=4) == whole
 
 
-def test_rows_keep_their_noise_in_another_order(built, params):
-  prompts = prompt_batch(built.task, built.task.heldout(10), built.cfg.rollout.max_prompt_tokens)
-
-  def sample(prompts, piece):
-    return evaluate.sample_rows(built.sampler, params, prompts,
-                                Draw(jax.random.key(1), Sampling.of(1.0)), piece=piece)
-
-  order = np.arange(10)[::-1]
-  one, other = sample(prompts, 10), sample(jax.tree.map(lambda x: x[order], prompts), 4)
-  np.testing.assert_array_equal(one.tokens[order], other.tokens)
-  np.testing.assert_array_equal(one.row_id[order], other.row_id)
-  # A noise that follows the place in the batch would be caught.
-  assert (one.tokens != other.tokens).any()
-
-
 class HalfScored:
   """Of three samples one is right, one wrong and one unscored; those of the first all unscored."""
 
@@ -100,23 +85,6 @@ def test_unscored_rows_are_wrong_and_left_out_beside(built, params):
   assert {name for name in found if "component" not in name} | {
       "eval/avg@3", "eval/avg@3_scored", "eval/pass@3", "eval/pass@3_scored"
   } == set(built.cfg.evaluation.metric_names(built.cfg.task.heldout_problems))
-
-
-def test_no_samples_no_metrics(built, params):
-  cfg = dataclasses.replace(built.cfg, evaluation=dataclasses.replace(built.cfg.evaluation,
-                                                                      samples=0))
-  assert evaluate.sampled_metrics(own(built), built.sampler, params, 1, cfg.evaluation) == {}
-
-
-def test_samples_score_the_shown_rows(built, params):
-  other = built.learner.model.init(jax.random.key(4))
-  _, task, learner, sampler = built
-  evaluation = evaluate.evaluate(own(built), sampler, params)
-  shown = report.samples_of(learner, task.tokenizer, params, other, evaluation, 3)
-  assert len(shown) == 3 and json.dumps(shown)
-  assert any(any(row["log_ratio"]) for row in shown)
-  same = report.samples_of(learner, task.tokenizer, params, params, evaluation, 3)
-  assert not any(any(row["log_ratio"]) for row in same)
 
 
 # --- benchmarks
@@ -242,14 +210,6 @@ def test_a_damaged_line_is_named(tmp_path):
     benchmark.read_samples(tmp_path / "samples.jsonl")
 
 
-@pytest.mark.parametrize("name, value", [("samples", 0), ("samples", 5000), ("temperature", -1.0),
-                                         ("top_p", 0.0), ("batch", 0), ("min_p", 1.5),
-                                         ("top_k", -1), ("seed", -1)])
-def test_settings_out_of_range(name, value):
-  with pytest.raises(ConfigError, match=f"--{name}={value}: allowed are"):
-    Settings(**{name: value})
-
-
 def line(index: int, votes: str, unscored: int = 0) -> dict:
   """A problem whose samples answer with these letters; upper case is right; the last ones may be
   unscored.
@@ -308,23 +268,6 @@ def test_time_outs_are_no_reason_for_a_perfect_score():
   assert found["pass@2"]["value"] == 1 / 2 and found["pass@2 (scored)"]["value"] is None
   assert found["maj@4"]["value"] == 0.0 and found["maj@4 (scored)"]["value"] == 1.0
   assert "avg@4 (scored)" not in benchmark.summarize([line(0, "Abbb")])
-
-
-def test_all_right_answers_vote_together():
-  """Right answers of two forms beat three equal wrong ones; a vote over texts would lose."""
-  assert benchmark.summarize([line(0, "ABCbbb--")])["maj@8"]["value"] == 1.0
-
-
-def test_table_and_metrics(finished):
-  metrics = json.loads((finished / "metrics.json").read_text())
-  assert metrics["pass@1"]["value"] == pytest.approx(metrics["avg@3"]["value"])
-  assert metrics["pass@2"]["value"] >= metrics["pass@1"]["value"]
-  for entry in metrics.values():
-    assert entry["low"] is None or entry["low"] <= entry["value"] <= entry["high"]
-  text = (finished / "table.md").read_text()
-  assert all(
-      f"| {name} " in text for name in ("avg@3", "pass@1", "pass@2", "maj@2", "unscored samples"))
-  assert not any(math.isnan(entry["value"] or 0.0) for entry in metrics.values())
 
 
 @pytest.fixture(scope="module")

@@ -27,13 +27,6 @@ def test_what_instances_share_is_left_out_of_a_difference():
   assert apart > 0.02, "errors of the two means would not resolve it"
 
 
-def test_a_study_has_the_values_of_its_instances():
-  made = studies.single_study("s", {"token": studies.WEIGHTS["token"]},
-                              studies.Population(2, 3, seed=0), horizons=(2,), drifts=(0.3,))
-  values = made[0].values["bias"]
-  assert values.shape == (3,) and made[0].mean["bias"] == np.mean(values)
-
-
 def test_the_optimal_baseline_minimises_its_surrogate():
   tree = exact.make_tree(3, 3, stop=True)
   case = exact.random_case(tree, (0.0,), 1, 0)

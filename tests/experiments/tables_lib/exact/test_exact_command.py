@@ -21,14 +21,6 @@ def test_every_aggregation_is_studied():
   assert set(studies.aggregation_names()) == set(AGGREGATIONS)
 
 
-@pytest.mark.nightly
-def test_the_tables_have_the_methods_of_plugins(tmp_path):
-  done = run("--instances=1", "--group-instances=1", f"--out={tmp_path}", f"--plugins={PLUGINS}")
-  assert done.returncode == 0, done.stderr[-2000:]
-  tables = (tmp_path / "table.md").read_text()
-  assert "tempered" in tables and "above_best" in tables and "ctpo" in tables
-
-
 @pytest.mark.slow
 def test_the_committed_tables_are_the_package_s_own():
   done = run(f"--plugins={PLUGINS}")

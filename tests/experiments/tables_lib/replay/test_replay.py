@@ -178,45 +178,6 @@ def test_one_denominator_for_tokens_without_gradient(setting):
 
 
 @pytest.mark.slow
-def test_rows_that_leave_a_bucket_are_said(setting):
-  _, rows, _, result = setting
-  lengths = np.asarray(rows.rollout.mask).sum(1)
-  assert result.leaving.sum() == result.rows[0] == len(lengths)
-  np.testing.assert_array_equal(result.rows, [(lengths > k).sum() for k in range(lengths.max())])
-  np.testing.assert_array_equal(result.leaving, np.bincount(lengths - 1))
-  note = replay_report.leaving_note(result)
-  assert f"{result.rows[-1]} reach the last bucket" in note
-  none = dataclasses.replace(result, leaving=np.eye(1, len(result.rows), len(result.rows) - 1)[0])
-  assert replay_report.leaving_note(none) == "All rows reach the last bucket."
-
-
-@pytest.mark.slow
-def test_a_zero_gradient_is_said_in_words_and_families_stand_together(setting):
-  *_, result = setting
-  names = [e.name for e in result.estimators]
-  cosine = result.cosine.copy()
-  cosine[names.index("gspo")] = cosine[:, names.index("gspo")] = np.nan
-  shown = dataclasses.replace(result, cosine=cosine)
-  text = replay_report.text(shown, "t")
-  page = replay_report.page(shown, "t", "s")
-  assert not re.findall(r".*\bnan\b.*", text) and ">nan<" not in page
-  row = next(r for r in replay_report.estimator_rows(shown) if r[1] == "gspo")
-  assert row[-1] == "no gradient"
-  ordered, heat = replay_report.heatmap(shown)
-  assert sorted(ordered) == names and [line[2] for line in heat] == ordered
-  families = [replay_report.family(name) for name in ordered]
-  heads = [family for family, *_ in heat if family]
-  assert heads == list(dict.fromkeys(families)) and len(heads) == len(set(heads)) >= 5
-  assert replay_report.family("ppo") == "token ratio" == replay_report.family("cispo")
-
-
-@pytest.mark.slow
-def test_the_shade_tells_near_cosines_apart():
-  shades = [replay_report.shade(value) for value in (1.0, 0.99, 0.9, 0.0, -0.9, np.nan)]
-  assert len(set(shades)) == 6 and shades[-2].startswith(f"rgba({html.RED}")
-
-
-@pytest.mark.slow
 def test_report_has_every_estimator_and_no_link_out(workdir):
   text = replay_run.run(workdir)
   page = (workdir / "replay.html").read_text()
@@ -227,28 +188,6 @@ def test_report_has_every_estimator_and_no_link_out(workdir):
   assert f"{replay_report.family('gspo')}</th>" in page and 'class="heatmap"' in page
   assert all(column in text for column in replay_report.HEADER)
   assert "data:image/png" in page and "http" not in page.replace("http-equiv", "")
-
-
-# A plugin's advantage that reads a column of its own, or the reference's log-probs.
-ARCA = {"plugins": ("experiments.papers.arca",), "advantage": {"name": "arca"}}
-GAP = {"name": "arca", "signal": "reference_gap"}
-
-
-@pytest.mark.nightly
-def test_a_run_with_adapters_is_replayed_with_their_residual(tmp_path, monkeypatch):
-  folder, seen = train(tmp_path / "arca", "grpo", parameters={"train": "lora"}, **ARCA), []
-  call = replay.replay
-  monkeypatch.setattr(replay, "replay", lambda rows, params, scores, **rest: (
-      seen.append(scores), call(rows, params, scores, **rest))[1])
-  assert "advantage arca" in replay_run.run(folder, plugins="run")
-  assert np.asarray(seen[0].columns["adapter_residual"]).max() > 0
-
-
-@pytest.mark.slow
-def test_a_run_that_reads_the_reference_cannot_be_replayed(tmp_path):
-  folder = train(tmp_path / "gap", "grpo", **ARCA | {"advantage": GAP}, kl={"coef": 0.1})
-  with pytest.raises(RunError, match=r"'arca' .* reads the reference's log-probs"):
-    replay_run.run(folder, plugins="run")
 
 
 @pytest.mark.slow
@@ -262,10 +201,3 @@ def test_what_cannot_be_replayed(workdir):
       replay_run.run(workdir, *arguments)
   with pytest.raises(RunError, match=r"config\.json"):
     replay_run.run(workdir / "none")
-
-
-@pytest.mark.slow
-def test_a_zero_gradient_has_no_direction():
-  cosine = replay.cosines([np.array([1.0, 0.0]), np.zeros(2), np.array([1.0, 1.0])])
-  assert np.isnan(cosine[1]).all() and np.isnan(cosine[:, 1]).all()
-  np.testing.assert_allclose(cosine[0, 2], 0.5**0.5)

@@ -46,14 +46,6 @@ def test_a_folder_that_cannot_be_written_is_one_warning(monkeypatch, tmp_path, c
   assert len(caplog.records) == 1 and cache.VARIABLE in caplog.text
 
 
-def test_a_cache_that_jax_has_already_wins(monkeypatch, tmp_path, settings):
-  monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "ours"))
-  settings.update("jax_compilation_cache_dir", str(tmp_path / "theirs"))
-  cache.keep_programs()
-  assert settings.jax_compilation_cache_dir == str(tmp_path / "theirs")
-  assert not (tmp_path / "ours").exists()
-
-
 def test_small_programs_are_kept_too(monkeypatch, tmp_path, settings):
   monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
   cache.keep_programs()

@@ -47,12 +47,6 @@ def test_arguments_are_refused_in_one_line(given, monkeypatch, values, rest, tex
   assert all(text in str(error.value) for text in texts) and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("workdir", ["b", "gs://bucket/b"])
-def test_whole_arguments_pass(given, monkeypatch, workdir):
-  monkeypatch.setattr(command_flags.flags, "FLAGS", given(config="a", workdir=workdir))
-  command_flags.check([], ("config", "workdir"), ("workdir",))
-
-
 @pytest.mark.parametrize("error, status", [
     (FloatingPointError("the gradient is not finite"), command_line.ENDED_EARLY),
     (ValueError("no such folder"), 1)])
@@ -65,13 +59,6 @@ def test_only_what_a_run_came_to_has_the_status_of_an_early_end(monkeypatch, cap
     command_line.run(main, (), (), errors=(ValueError, FloatingPointError),
                      early=(FloatingPointError,))
   assert ended.value.code == status and capsys.readouterr().err == f"error: {error}\n"
-
-
-@pytest.mark.slow
-def test_help_shows_the_commands_that_people_need():
-  done = command.finish(command.launch("main", "--help", interpreter=True))
-  for text in ("quickstart.py:minpro", "python -m jaxrl_llm.config", "experiments/evaluate.py"):
-    assert text in done.stdout
 
 
 @pytest.mark.slow
@@ -128,18 +115,6 @@ def test_a_broken_config_file_is_one_line(tmp_path, monkeypatch, name, capfd):
   assert capfd.readouterr().err == "", "the error is the one line"
 
 
-def test_orbax_does_not_repeat_what_the_error_says(tmp_path, caplog):
-  """The files are torn as in test_torn.py; what else Orbax logs passes."""
-  for content in (None, "{torn"):
-    if content:
-      (tmp_path / "_CHECKPOINT_METADATA").write_text(content)
-    checkpoint_metadata.metadata_store(enable_write=False).read(tmp_path / "_CHECKPOINT_METADATA")
-  assert len(caplog.records) == 2, "Orbax logs from another place"
-  assert not any(map(command_line._no_repetition, caplog.records))
-  logging.getLogger("absl").warning("another one")
-  assert command_line._no_repetition(caplog.records[-1])
-
-
 @pytest.mark.parametrize("argument", [
     "--config.rollout.group-size=4", "--config.evaluation.sets.a/b.path=x", "--config.=5",
     "--config.rollout.=5", "--config..prompts=3", "--config.rollout[prompts]=3",
@@ -147,11 +122,6 @@ def test_orbax_does_not_repeat_what_the_error_says(tmp_path, caplog):
 def test_a_key_that_is_no_name_is_one_line(argument):
   with pytest.raises(ConfigError, match="is no key; keys are names"):
     command_flags.check_keys(["main", argument])
-
-
-def test_other_arguments_are_no_keys():
-  command_flags.check_keys(["main", "--config=a-b.py", "--config.rollout.prompts=a-b/c", "-x.y-z",
-                           "--workdir=runs/a-b", "--config.evaluation.sets.a_1.path=x-y"])
 
 
 @pytest.mark.parametrize("error, lines", [

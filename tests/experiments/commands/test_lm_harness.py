@@ -68,13 +68,6 @@ def test_scores_are_those_of_transformers(ours, theirs):
                              theirs.loglikelihood_rolling(rolling), rtol=1e-5)
 
 
-def test_what_greedy_decoding_gives_is_greedy(ours):
-  [text] = ours.generate_until(asked("generate_until", ("The", {"max_gen_toks": 3, "until": []})))
-  [(_, greedy), (_, other)] = ours.loglikelihood(
-      asked("loglikelihood", ("The", text), ("The", "Q" if text[0] != "Q" else "R")))
-  assert greedy and not other
-
-
 def test_an_adapter_that_is_one_token_off_is_rejected(ours, theirs):
   """A wrong one: the context's last token counts as the first of the continuation."""
   class Shifted(lm_harness.PolicyLM):
@@ -100,43 +93,3 @@ def test_an_adapter_that_runs_on_is_rejected(ours, theirs, monkeypatch):
   until = [texts(theirs)[0][5:7]]
   monkeypatch.setattr(lm_harness, "postprocess_generated_text", lambda text, until, think: text)
   assert texts(ours, until=until) != texts(theirs, until=until)
-
-
-def test_samples_differ_by_row_and_repeat(ours):
-  settings = {"do_sample": True, "temperature": 1.0, "max_gen_toks": 8}
-  requests = asked("generate_until", *[("same", settings)] * 4)
-  sampled = ours.generate_until(requests)
-  assert len(set(sampled)) > 1 and sampled == ours.generate_until(requests)
-
-
-@pytest.mark.parametrize("settings", [{"num_beams": 4}, {"max_gen_toks": POSITIONS}],
-                         ids=lambda settings: next(iter(settings)))
-def test_what_is_not_read_is_refused(ours, settings):
-  with pytest.raises(ConfigError, match=next(iter(settings))):
-    texts(ours, **settings)
-
-
-@pytest.mark.parametrize("arguments", [
-    {}, {"pretrained": "a", "workdir": "b"}, {"pretrained": "a", "batch_size": "auto"}],
-                         ids=["none", "both", "auto"])
-def test_one_source_of_parameters(arguments):
-  with pytest.raises(ConfigError, match="Fix"):
-    lm_harness.PolicyLM(**arguments)
-
-
-def test_lm_eval_counts_the_same(ours, theirs, tmp_path):
-  from lm_eval import simple_evaluate
-  from lm_eval.tasks import TaskManager
-  rows = [{"question": context or "z", "choices": [right, "no", "7"], "answer": 0}
-          for context, right in PAIRS]
-  (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-  task = {"task": "local_choices", "dataset_path": "json", "test_split": "test",
-          "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
-          "output_type": "multiple_choice", "doc_to_text": "{{question}}",
-          "doc_to_choice": "{{choices}}", "doc_to_target": "answer",
-          "metric_list": [{"metric": "acc"}]}
-  manager = TaskManager(include_defaults=False)  # of lm-eval's own tasks none is asked
-  found = [simple_evaluate(model, tasks=[task], bootstrap_iters=0,
-                           task_manager=manager)["results"]["local_choices"]
-           for model in (ours, theirs)]
-  assert found[0]["acc,none"] == found[1]["acc,none"]

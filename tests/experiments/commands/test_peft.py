@@ -74,31 +74,6 @@ def test_peft_computes_what_the_merged_parameters_do(case, tmp_path):
   assert np.abs(theirs - others).max() > 1e-2
 
 
-def test_the_files_are_those_that_peft_writes(tmp_path):
-  """Names, shapes and targets against an adapter that PEFT itself made for the same modules."""
-  from peft import LoraConfig, get_peft_model
-  from safetensors.numpy import load_file
-
-  checkpoint = hf_checkpoints.make("qwen3_tied", tmp_path / "base")
-  model, _, trained, _ = adapted(tmp_path / "base", LORA, True)
-  peft.save_adapter(tmp_path / "ours", model, trained["lora"], rank=3, alpha=12.0)
-  targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-  config = LoraConfig(r=3, lora_alpha=12, target_modules=targets, task_type="CAUSAL_LM")
-  get_peft_model(checkpoint.network, config).save_pretrained(tmp_path / "theirs")
-
-  def shapes(folder):
-    tensors = load_file(tmp_path / folder / peft.WEIGHTS)
-    return {name: tensor.shape for name, tensor in tensors.items()}
-
-  assert shapes("ours") == shapes("theirs")
-  ours, theirs = (
-      json.loads((tmp_path / folder / peft.CONFIG).read_text()) for folder in ("ours", "theirs"))
-  assert sorted(theirs["target_modules"]) == ours["target_modules"]
-  same = ("peft_type", "task_type", "r", "lora_alpha", "bias", "fan_in_fan_out", "use_rslora",
-          "use_dora", "modules_to_save", "inference_mode")
-  assert {k: ours[k] for k in same} == {k: theirs[k] for k in same}
-
-
 def test_what_peft_has_no_place_for_is_refused(tmp_path):
   hf_checkpoints.make("qwen3_moe", tmp_path / "base")
   model, _, trained, _ = adapted(tmp_path / "base", LORA, False)
@@ -115,12 +90,3 @@ def test_an_adapter_is_not_overwritten(tmp_path):
   peft.save_adapter(tmp_path, model, trained["lora"], rank=3, alpha=12.0)
   with pytest.raises(hf.CheckpointError, match="already holds an adapter"):
     peft.save_adapter(tmp_path, model, trained["lora"], rank=3, alpha=12.0)
-
-
-def test_colleagues_may_read_what_is_exported(tmp_path):
-  written, alone = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-  alone.touch()
-  write_tensors(written, {"x": np.zeros(2)})
-  assert written.stat().st_mode == alone.stat().st_mode
-  save_file({"x": np.zeros(2)}, tmp_path / "c.safetensors")
-  assert (tmp_path / "c.safetensors").stat().st_mode != alone.stat().st_mode, "the library's own"

@@ -142,20 +142,6 @@ def test_a_name_that_comes_late_is_waited_for(address, monkeypatch):
     RollCall(f"pod-0.run:{port}", 2, 0, print).begin(1)
 
 
-@pytest.mark.parametrize("flags, message", [
-    (("a:1", None, 0), "--processes: not given"),
-    ((None, 2, 0), "--coordinator: not given"),
-    (("a", 2, 0), "--coordinator=a: allowed is <host>:<port>"),
-    (("a:99999", 2, 0), "--coordinator=a:99999"),
-    (("a:1", 2, 2), "--processes=2 --process=2"),
-    (("a:1", 0, 0), "--processes=0"),
-])
-def test_flags_that_do_not_fit_are_refused(flags, message):
-  with pytest.raises(ConfigError, match="Fix:") as error:
-    start_up.start(*flags)
-  assert message in str(error.value)
-
-
 def test_slurm_names_the_place(monkeypatch):
   for name, value in {"SLURM_JOB_ID": "4095", "SLURM_STEP_NODELIST": "node[03-04,07]",
                       "SLURM_NTASKS": "3", "SLURM_PROCID": "2", "SLURM_LOCALID": "0",
@@ -167,12 +153,6 @@ def test_slurm_names_the_place(monkeypatch):
   monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "3")
   monkeypatch.setenv("SLURM_LOCALID", "2")
   assert start_up._launched(5.0).devices == [2]
-
-
-def test_an_address_without_a_count_is_refused(monkeypatch):
-  monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.1:8476")
-  with pytest.raises(ConfigError, match="JAX_COORDINATOR_ADDRESS"):
-    start_up.start()
 
 
 def test_alone_nothing_is_asked_of_the_network():

@@ -68,22 +68,6 @@ def test_buffers_on_the_chip_are_told_apart():
   assert found["%while"] == found["%state"] == traffic.Traffic()
 
 
-def test_a_started_slice_reads_what_it_moves():
-  """A TPU compiler brings parts of a weight onto the chip ahead of the product that reads them."""
-  found = passed("""\
-HloModule prefetch
-
-ENTRY %main (w: bf16[64,100]) -> bf16[8,100] {
-  %w = bf16[64,100]{1,0} parameter(0)
-  %begin = (bf16[64,100]{1,0}, bf16[8,100]{1,0:S(1)}, s32[]{:S(2)}) slice-start(%w), \
-slice={[0:8], [0:100]}
-  ROOT %part = bf16[8,100]{1,0:S(1)} slice-done(%begin)
-}
-""")
-  assert found["%begin"] == traffic.Traffic(1600, 0)
-  assert found["%part"] == traffic.Traffic(0, 1600)
-
-
 def test_a_fusion_reads_and_writes_the_slice_of_a_stack():
   found = passed(FUSIONS)
   assert found["%f"].memory == 200 + 4 + 400  # one of 36 layers, the index, the output
@@ -117,24 +101,6 @@ ENTRY %main (w: s8[64,100], x: bf16[32,64]) -> bf16[32,100] {
 """)
   assert found["%y"].memory == 64 * 100 + 2 * 32 * 64 + 2 * 32 * 100
   assert found["%copied"].memory == 2 * 64 * 100
-
-
-def test_a_librarys_workspace_is_no_traffic():
-  call = ('  %s = (f32[100]{0}, s8[33554432]{0}) custom-call(%g), '
-          'custom_call_target="__cublas$lt$matmul"')
-  before = '  %s = f32[100]{0} fusion(%g), kind=kCustom, calls=%all-reduce-scatter'
-  assert before in FUSIONS
-  assert passed(FUSIONS.replace(before, call))["%s"].memory == 3200 + 400
-  other = call.replace("__cublas$lt$matmul", "tpu_custom_call")
-  assert passed(FUSIONS.replace(before, other))["%s"].memory == 3200 + 400 + 33554432
-
-
-def test_a_buffer_that_is_only_allocated_is_no_traffic():
-  before = '  %s = f32[100]{0} fusion(%g), kind=kCustom, calls=%all-reduce-scatter'
-  call = '  %s = f32[100]{0} custom-call(), custom_call_target="AllocateBuffer"'
-  assert passed(FUSIONS.replace(before, call))["%s"] == traffic.Traffic()
-  other = call.replace("AllocateBuffer", "tpu_custom_call")
-  assert passed(FUSIONS.replace(before, other))["%s"].memory == 400
 
 
 def test_a_fused_slice_of_an_all_reduce_is_a_reduce_scatter():

@@ -51,47 +51,6 @@ def test_the_sum_depends_on_which_instruction_has_the_traffic():
   assert turns(TEXT).seconds - turns(fused).seconds == pytest.approx(3 * 6.0)
 
 
-@pytest.mark.parametrize("line, expected", [
-    # A batch of 8 products, which a TPU's compiler writes as a window with dilated inputs.
-    ("f32[8,4,16]{2,1,0} convolution(%l, %r), window={size=8 stride=7 pad=0_0 lhs_dilate=8}, "
-     "dim_labels=0bf_0io->0bf", 8 * 2 * 4 * 32 * 16),
-    # As many, the window over padding.
-    ("f32[8,4,16]{2,1,0} convolution(%l, %r), window={size=8 pad=7_7 rhs_reversal=1}, "
-     "dim_labels=0bf_0io->0bf", (8 * 9 // 2) * 2 * 4 * 32 * 16),
-])
-def test_positions_that_meet_padding_are_no_work(line, expected):
-  text = f"""\
-HloModule batched
-
-ENTRY %main (l: f32[8,4,32], r: f32[8,32,16]) -> f32[8,4,16] {{
-  %l = f32[8,4,32]{{2,1,0}} parameter(0)
-  %r = f32[8,32,16]{{2,1,0}} parameter(1)
-  ROOT %c = {line}
-}}
-"""
-  module, visits = visits_of(text)
-  assert products.count_operations(module, visits[-1].instruction,
-                                 visits[-1].computation) == expected
-
-
-def test_a_library_call_names_its_contracted_axes():
-  text = """\
-HloModule call
-
-ENTRY %main (l: bf16[32,64], r: bf16[64,128]) -> bf16[32,128] {
-  %l = bf16[32,64]{1,0} parameter(0)
-  %r = bf16[64,128]{1,0} parameter(1)
-  ROOT %c = (bf16[32,128]{1,0}, s8[1024]{0}) custom-call(%l, %r), \
-custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":\
-{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}
-}
-"""
-  module, visits = visits_of(text)
-  last = visits[-1]
-  assert products.count_operations(module, last.instruction, last.computation) == PRODUCT
-  assert not products.is_kernel(visits[-1].instruction)
-
-
 def test_products_of_the_text_are_those_of_the_program():
   def f(x, weights):
     return lax.scan(lambda y, w: (jnp.tanh(y @ w), None), x, weights)[0]
@@ -102,15 +61,6 @@ def test_products_of_the_text_are_those_of_the_program():
   operations = sum(visit.times * products.count_operations(module, visit.instruction,
                                                          visit.computation) for visit in visits)
   assert operations == flops.products(flops.count(traced.jaxpr).once) == 5 * 3 * 2 * 8 * 64 * 64
-
-
-def test_kernels_take_their_turn_as_one():
-  kernel = TEXT.replace("add(%y, %y)",
-                        'custom-call(%y, %y), custom_call_target="tpu_custom_call"')
-  assert turns(kernel) == in_turn.InTurn(3 * 10.0, 0.0)
-  passed = traffic.Traffic(4096.0)
-  assert in_turn.kernel_seconds(4 * PRODUCT, passed, CHIP) == in_turn.InTurn(40.0, 0.0)
-  assert in_turn.kernel_seconds(0.0, passed, CHIP) == in_turn.InTurn(0.0, 1.0)
 
 
 def test_the_roofline_takes_turns_for_the_longest():

@@ -67,35 +67,6 @@ def test_bytes_of_the_train_step_are_those_of_its_real_shards(train):
   assert whole > 1.2 * on_device(new.params)
 
 
-@pytest.mark.parametrize("quantization", ["int8_weights", "int8_products"])
-def test_the_planned_copy_of_the_sampler_holds_int8(quantization):
-  plain, found = (
-      abstract.plan(planned_config.ready(rollout=dict(quantization=name)), CPU.devices)
-      for name in ("int8", quantization))
-  matrices = 2 * (64 * (2 * 128 + 2 * 64) + 3 * 64 * 128)  # query and out, key and value, MLP
-  scales = 2 * (128 + 2 * 64 + 64 + 2 * 128 + 64)
-  saved = 3 * matrices - 4 * scales  # f32 before
-  copies = [abstract.bytes_of(sampler_programs.sampler_params(x)) for x in (plain, found)]
-  assert copies[0] - copies[1] == saved
-
-
-@pytest.mark.slow
-def test_the_plan_of_an_engine_for_each_device():
-  def decoding(**changes):
-    rollout = dict(slots=16, group_size=4, prompts=8) | changes
-    planned = abstract.plan(planned_config.ready(rollout=rollout), CPU.devices)
-    (program,) = programs.iteration_programs(planned, ("decode",))
-    return program, analysis.analyse(program, CPU)
-
-  (_, together), (program, alone) = decoding(), decoding(engine_per_device=True)
-  shared = decoding(engine_per_device=True, shared_prefix=True)[1]
-  assert program.devices == 1
-  assert alone.arguments["parameters"] == together.arguments["parameters"]
-  # Rows of a device are as many, whoever divides them; of 4 rows with a prompt one remains.
-  assert alone.arguments["cache"] == pytest.approx(together.arguments["cache"], rel=0.01)
-  assert 0.25 < shared.arguments["cache"] / alone.arguments["cache"] < 0.9
-
-
 def analysed(name: str, needed: int, held: int = 0, **columns: int) -> Analysis:
   program = Program(name, None, {}, 1, 1, (), 0.0, held, 0, (1, 1))
   arguments = dict(parameters=0, optimizer=0, cache=0, batch=0) | columns
@@ -122,14 +93,6 @@ def with_seconds(analysis: Analysis, runs: int, seconds: float, binds: str) -> A
                              roofline=Roofline(0.0, 0.0, 0.0, 0.0, turn, 0.0))
 
 
-def test_a_plan_ends_with_what_takes_longest():
-  plan = [with_seconds(analysed("decode", 600_000), 10, 2.0, "memory"),
-          with_seconds(analysed("step", 500_000, held=200_000), 2, 5.0, "compute")]
-  said = report.verdict(plan, CPU)
-  assert said.startswith("cpu fits: step needs most, 0.0007 of 0.001 GB; memory binds decode")
-  assert said.endswith("takes 20 of 30 s at the peaks.")
-
-
 def test_a_plan_fails_where_one_program_does_not_fit():
   """Arrays that are held beside it and the compiler's refusal count."""
   fitting = with_seconds(analysed("decode", 600_000), 1, 2.0, "memory")
@@ -137,26 +100,3 @@ def test_a_plan_fails_where_one_program_does_not_fit():
   for large in (analysed("step", 1_200_000), analysed("step", 900_000, held=200_000), refused):
     with pytest.raises(ConfigError, match=r"cpu does not fit.*step .*Fix: "):
       report.verdict([fitting, large], CPU)
-
-
-def test_auto_asks_the_target():
-  """This machine has a CPU, where products are in f32 unless the config says otherwise."""
-  cfg = from_dict(planned_config.get_config())
-  cfg = dataclasses.replace(cfg, pretrained="Qwen/Qwen3-1.7B", rollout=dataclasses.replace(
-      cfg.rollout, max_prompt_tokens=64), model=dataclasses.replace(
-          cfg.model, compute_dtype="auto"))
-  found = {kind: automatic.chosen(cfg, chip.platform).model.compute_dtype
-           for kind, chip in targets.CHIPS.items()}
-  assert set(found.values()) == {"bfloat16"}
-  assert automatic.chosen(cfg).model.compute_dtype == "float32"
-
-
-def test_the_roofline_takes_the_longest_of_three():
-  program = Program("step", None, {}, 4, 1, (), 8e9, 0, 0, (1, 1))
-  moved = {"all-gather": analysis.Moved(1, 2e9, 1.5e9), "all-reduce": analysis.Moved(1, 1e9, 2e9)}
-  work = analysis.Work({"weights": 3e9, "sort": 1e15}, moved, analysis.Traffic(1e9, 1e15),
-                       analysis.InTurn(1.0, 1.0))
-  found = analysis.roofline(program, work, CPU.chip)
-  assert (found.compute, found.memory, found.interconnect) == (3.0, 1.0, 3.5)
-  assert found.binds == "interconnect" and found.seconds == 3.5
-  assert found.mfu == pytest.approx(8e9 / (4 * 1e9 * 3.5))

@@ -54,23 +54,6 @@ def test_a_whole_iteration_on_four_chips(tmp_path):
     assert entry["advice"] == [] and 0 <= entry["mfu"] <= 1
 
 
-@pytest.mark.nightly
-@TPU
-def test_a_packed_step_and_pass_make_as_many_trips_as_rows_may_need(tmp_path):
-  budget = ("--config.updates.micro_batches=1", "--config.updates.token_budget=64",
-            "--programs=score,step")
-  data, _ = planned(tmp_path, "--target=v5e:2x2", *budget)
-  # 32 rows and 16 rows in bins of one row, of which 4 chips compute 2 each.
-  assert [data["programs"][name]["trips"] for name in ("score", "step")] == [[4], [2]]
-  for entry in data["programs"].values():
-    assert entry["unknown_loops"] == [] and 0 < entry["mfu"] <= 1
-  # The weights' products are those of padded rows; a loop's body counted once would have half.
-  padded, _ = planned(tmp_path, "--target=v5e:2x2", "--programs=score,step")
-  for name in ("score", "step"):
-    found, expected = (x["programs"][name]["run"]["flops"]["weights"] for x in (data, padded))
-    assert found == pytest.approx(expected, rel=0.02)
-
-
 @pytest.mark.slow
 @TPU
 def test_the_engine_on_one_chip(tmp_path):
@@ -104,10 +87,3 @@ def test_a_users_mistake_is_one_line(arguments, message):
   done = command(*arguments)
   assert done.returncode == 1 and done.stdout == ""
   assert done.stderr.splitlines()[-1].startswith(message) and "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-@TPU
-def test_devices_that_do_not_fit_the_mesh_are_refused():
-  done = command("--target=v5e:1", interpreter=True)
-  assert "mesh.fsdp = 4" in done.stderr and "Traceback" not in done.stderr

@@ -43,11 +43,6 @@ def test_devices_that_share_rows_are_of_one_host():
     assert meshes.rows_in_processes(grid) is grid
 
 
-def test_machines_of_gpus_are_no_slices():
-  assert parallel.slice_count(devices(2)) == 2
-  assert parallel.slice_count(devices(2, "gpu")) == 1
-
-
 TEXT = """HloModule m
 
 ENTRY %main (x: f32[100]) -> f32[100] {

@@ -30,11 +30,3 @@ def test_weights_of_right_rows():
   assert (of["groups"], of["right"], of["wrong"], of["rows"]) == (1, 2.0, 6.0, 0.5)
   assert of["token"] == pytest.approx(4 / 16) == of["tokens"]
   assert of["sequence"] == pytest.approx(0.5) and of["balanced"] == pytest.approx(0.5)
-
-
-def test_the_page_has_a_row_of_each_size():
-  one = {"all": 0.5, "positions": {"1": 1.0}}
-  of = groups.weights(np.ones((4, 3), bool), np.array([1.0, 0, 1, 0], np.float32), 4)
-  text = groups.text({"rows": 4, "accuracy": 0.5, "shared": {"8": one, "32": one},
-                      "weights": {"8": of, "32": of}})
-  assert text.count("| 8 ") == 2 and text.count("| 32 ") == 2 and "50.0%" in text

@@ -43,9 +43,3 @@ def test_only_the_answer_at_the_end_is_paid():
       "Answer: 7\nAnswer: 14", "Answer: 14\nAnswer: 7", "Answer: 140", "Answer: -14", "")
       if asked.reward(problem, text).value]
   assert paid == ["3 + 4 = 7\n7 * 2 = 14\nAnswer: 14", "Answer: 14.", "Answer: 7\nAnswer: 14"]
-
-
-def test_training_and_heldout_problems_are_disjoint():
-  asked = task(3)
-  trained = {problem.prompt for index in range(8) for problem in asked.batch(index)}
-  assert trained.isdisjoint(problem.prompt for problem in asked.heldout(32))

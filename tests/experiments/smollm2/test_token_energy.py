@@ -54,9 +54,3 @@ def test_what_ranks_alike_has_correlation_1_and_noise_less():
   assert exact["value"] == pytest.approx(1) == exact["low"]
   assert 0.4 < noisy["low"] < noisy["value"] < noisy["high"] < 0.9
   assert abs(lost["value"]) < 0.2
-
-
-def test_orthogonal_gradients_have_the_norm_of_their_sum():
-  assert {of["over_sum"] for of in planted(1.0)["prefixes"].values()} == {1.0}
-  text = token_energy.text(planted(1.0))
-  assert "| 48" in text and "1440 tokens of 30 answers" in text

@@ -38,11 +38,3 @@ def test_only_the_digit_alone_is_right():
   task, (problem,) = make_task(TaskConfig(name="occurrences"), 0, 1), problems(0, 1)
   assert task.reward(problem, problem.answer).correct
   assert not task.reward(problem, f"There are {problem.answer}").correct
-
-
-def test_the_tables_have_each_layer_and_variant():
-  layer = {"r_squared": 0.9, "rounded": 0.5, "cosine": 0.01, "largest_cosine": 0.02}
-  modes = {"as loaded": dict.fromkeys(counting.MODES, 0.25)}
-  seed = {"layers": [layer] * (len(counting.LAYERS) + 1), "modes": modes}
-  text = counting.text([seed, seed])
-  assert "| as loaded | 25 ± 0" in text and "| after the final norm | 0.9 ± 0" in text

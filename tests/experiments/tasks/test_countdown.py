@@ -52,10 +52,6 @@ CASES = [
 ]
 
 
-def verdicts(check):
-  return [check(text, numbers, target)[0] for text, numbers, target, _ in CASES]
-
-
 def eval_checker(text, numbers, target):
   """A checker by a whitelist and `eval`; it would not return on 9**9**9."""
   try:
@@ -79,16 +75,6 @@ def test_a_checker_by_eval_is_rejected():
   assert [eval_checker(*case[:3])[0] for case in easy] != [case[3] for case in easy]
 
 
-@pytest.mark.parametrize("text,reason", [("7*12", r"uses \[7, 12\], not each"),
-                                         ("7+3+12", "has the value 22, not 48"),
-                                         ("7/3*12", "7/3 is not a whole number"),
-                                         ("x", "not an expression"),
-                                         ("3**7*12", "an operation other than"),
-                                         ("(3", "not a well-formed")])
-def test_reasons(text, reason):
-  assert re.search(reason, check_expression(text, (3, 7, 12), 48)[1])
-
-
 @pytest.mark.parametrize("count,largest", [(2, 2), (3, 20), (6, 99)])
 def test_problems_are_solvable_and_fit(count, largest):
   cfg = TaskConfig(name="countdown", countdown=CountdownConfig(numbers=count, largest=largest))
@@ -103,11 +89,6 @@ def test_problems_are_solvable_and_fit(count, largest):
     assert len(task.demonstration(problem)) <= task.longest_demonstration()
 
 
-def test_every_operation_occurs():
-  text = "".join(p.demonstration for index in range(10) for p in TASK.batch(index))
-  assert set("+-*/()") <= set(text)
-
-
 def test_train_and_heldout_are_disjoint_and_pure():
   heldout = TASK.heldout(100)
   asked = {TASK.split_key(p) for p in heldout}
@@ -119,18 +100,6 @@ def test_train_and_heldout_are_disjoint_and_pure():
   assert TASK.batch(7, 0, 2) + TASK.batch(7, 1, 2) == TASK.batch(7)
 
 
-def test_too_many_heldout_problems_are_refused():
-  small = make_task(TaskConfig(name="countdown", countdown=CountdownConfig(numbers=2, largest=2)),
-                    0, 4)
-  with pytest.raises(ConfigError, match=r"task.countdown.numbers = 2"):
-    small.heldout(50)
-
-
-def test_the_alphabet_is_small_and_enough():
-  assert len(TASK.tokenizer) < 64
-  assert TASK.tokenizer.decode(TASK.render(TASK.batch(0)[0])) == TASK.batch(0)[0].prompt
-
-
 @pytest.mark.parametrize("completion,value",
                          [("(7-3)*12", 1.0), ("so <answer>(7-3)*12</answer>", 1.0),
                           ("<answer>1</answer> <answer> 12*(7-3) </answer>.", 1.0),
@@ -140,25 +109,3 @@ def test_the_alphabet_is_small_and_enough():
 def test_reward_reads_the_last_answer(completion, value):
   reward = TASK.reward(Problem("", "3 7 12=48"), completion)
   assert (reward.value, reward.correct) == (value, value == 1.0)
-
-
-def test_a_checkpoints_tokenizer_gets_a_sentence():
-  task = make_task(CFG, 0, 8, tokenizer=tokenizer.byte_tokenizer(),
-                   limits=RolloutConfig(max_prompt_tokens=220))
-  problem = task.batch(0)[0]
-  assert "<answer>" in problem.prompt and task.reward(problem, problem.demonstration).value == 1.0
-  assert max(len(task.render(p)) for i in range(5) for p in task.batch(i)) <= 220
-  narrow = make_task(CFG, 0, 8, tokenizer=tokenizer.byte_tokenizer(),
-                     limits=RolloutConfig(max_prompt_tokens=20))
-  with pytest.raises(ConfigError, match=r"rollout.max_prompt_tokens >= "):
-    narrow.batch(0)
-
-
-def test_prompts_above_the_limit_are_replaced():
-  cfg = TaskConfig(name="countdown", countdown=CountdownConfig(largest=200), prompt=PromptConfig())
-  task = make_task(cfg, 0, 16, tokenizer=tokenizer.byte_tokenizer())
-  limit = task.longest_prompt() - 3
-  assert max(len(task.render(p)) for i in range(10) for p in task.batch(i)) > limit
-  limited = make_task(cfg, 0, 16, tokenizer=tokenizer.byte_tokenizer(),
-                      limits=RolloutConfig(max_prompt_tokens=limit))
-  assert max(len(limited.render(p)) for i in range(10) for p in limited.batch(i)) <= limit

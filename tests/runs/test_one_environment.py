@@ -116,33 +116,6 @@ def test_a_run_that_fails_leaves_no_process(monkeypatch, tmp_path):
   assert len(made) == 1 and len(below) >= WORKERS and gone(below)
 
 
-def test_a_run_without_tools_has_nothing_to_close():
-  built = setup.build(
-      configured(**{
-          "rollout.max_turns": 0,
-          "rollout.max_tool_tokens": 256,
-          "rollout.tool_workers": 4
-      }))
-  assert built.sampler.environment is None and made == []
-  built.sampler.close()
-
-
-def test_workers_without_turns_are_refused():
-  with pytest.raises(ConfigError) as error:
-    configured(**{"rollout.max_turns": 0, "rollout.max_tool_tokens": 256})
-  for text in ("rollout.tool_workers = 3", "rollout.max_turns = 0",
-               "Fix: rollout.max_turns > 0, or rollout.tool_workers = 4"):
-    assert text in str(error.value)
-
-
-def test_a_tool_of_one_s_own_is_given_no_workers(monkeypatch):
-  """Only the sandbox's arguments are known."""
-  monkeypatch.setattr(Programs, "tool", "calculator")
-  built = setup.build(configured())
-  assert isinstance(built.sampler.environment.tool, Calculator) and made == []
-  built.sampler.close()
-
-
 def test_parameters_are_rounded_where_they_go_to_the_sampler():
   """And nowhere else: at the defaults they are the very same arrays."""
   options = {

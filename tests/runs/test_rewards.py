@@ -135,14 +135,6 @@ def test_a_shaping_that_returns_no_rewards_is_one_line(own, function, text):
            make_shaping(ShapingConfig("own"), 10))
 
 
-def test_rows_left_out_may_have_any_reward(own):
-  own(lambda rewards, *_: np.where([True, False, True, True], [2, 0, 3, 4], np.nan))
-  given = verdicts([1, 0, 1, 1], [True, False, True, True])
-  rewards, _ = shaped(given, host([10, 6, 8, 10], [False] * 4),
-                      make_shaping(ShapingConfig("own"), 10))
-  np.testing.assert_array_equal(rewards, [2, 0, 3, 4])
-
-
 def test_a_batch_of_which_nothing_was_scored_ends_the_run(own):
   register.reward("own", replace=True)(fail)
   failed = Reward(0.0, False, "RuntimeError: first line")
@@ -151,10 +143,3 @@ def test_a_batch_of_which_nothing_was_scored_ends_the_run(own):
     refuse_if_all_failed(task, [failed, failed])
   refuse_if_all_failed(task, [failed, Reward(1.0, True)])
   refuse_if_all_failed(object(), [failed, failed])  # the task's own verdicts
-
-
-@pytest.mark.parametrize("value", [1e308, -1e39, 10**400, {"a": (1e30, 1e30)},
-                                   {"a": 3e38, "b": 3e38}])
-def test_a_reward_beyond_float32_is_none(value):
-  with pytest.raises(ValueError, match="not finite in float32"):
-    verdict("own", value)

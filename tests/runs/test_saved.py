@@ -210,12 +210,6 @@ def test_a_base_that_is_gone_is_one_line(adapter, tmp_path):
   assert "\n" not in str(error.value)
 
 
-def test_sampling_defaults_of_a_checkpoint_are_shown(adapter, tmp_path, caplog):
-  (tmp_path / "base" / "generation_config.json").write_text('{"top_p": 0.8}')
-  setup.log_sampling(str(adapter), {"temperature": 1.0})
-  assert "top_p = 0.8 (here 1.0)" in caplog.text
-
-
 @pytest.mark.slow
 def test_a_run_from_a_checkpoint_keeps_what_it_changed_alone(run, tmp_path):
   """Started from an export: the folder holds no copy of it, frozen leaves keep its dtype, and the
@@ -268,21 +262,6 @@ def test_a_run_that_sampled_in_int8_is_read_without_the_library(tmp_path, monkey
   assert wide.sampler.rollout_mesh.size == 4
   assert saved.export(workdir, tmp_path / "out") == 3
   same(hf.load_pretrained(tmp_path / "out")[1], built.learner.merged(going.state))
-
-
-def test_an_export_starts_no_tool(run, tmp_path, monkeypatch):
-  """Nothing is sampled, so there is nothing to close, also if the export is refused."""
-  def unexpected(*_):
-    raise AssertionError("an environment was made")
-
-  monkeypatch.setattr(sampler, "make_run_environment", unexpected)
-  folder, built, *_ = run
-  with pytest.raises(AssertionError):
-    setup.build(built.cfg, jax.devices()[:1])
-  assert saved.export(folder, tmp_path / "out") == 3
-  saved.export_adapter(folder, tmp_path / "adapter")
-  with pytest.raises(ConfigError):
-    saved.export(folder, tmp_path / "none", "7")
 
 
 def test_a_folder_of_another_configuration_names_what_it_lacks(tmp_path):

@@ -65,10 +65,3 @@ def test_refused_with_the_fix(overrides, texts):
   with pytest.raises(ConfigError) as error:
     built(4, **SERIAL | MESH | overrides)
   assert all(text in str(error.value) for text in texts), error.value
-
-
-def test_heads_are_checked_with_the_shapes_of_the_checkpoint():
-  cfg = built(4, **SERIAL | MESH).cfg
-  divisions.check_heads(cfg.model.num_kv_heads, cfg.mesh)
-  with pytest.raises(ConfigError):
-    divisions.check_heads(1, cfg.mesh)

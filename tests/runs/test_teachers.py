@@ -126,16 +126,6 @@ def test_neither_the_split_nor_the_order_of_rows_counts(problems, checkpoints):
                        for group in range(GROUPS)], groups))
 
 
-@pytest.mark.slow
-def test_shapes_are_those_of_the_teachers(problems, checkpoints):
-  """What update transforms carry is shaped without a batch."""
-  for pretrained, column_name in ((checkpoints["code"], ""), (pretrained_of(checkpoints), "kind")):
-    policy = learner(problems, pretrained, **{"task.data.teacher_column": column_name})
-    scores = abstract_scores(policy.scoring, policy.model.shapes(), tiny_batch.rollout())
-    log_probs = scores.columns[TEACHER_COLUMN]
-    assert (log_probs.shape, log_probs.dtype) == ((tiny_batch.ROWS, tiny_batch.LENGTH), jnp.float32)
-
-
 def test_the_problems_of_a_file_name_their_teachers(problems, checkpoints):
   cfg = resolved(problems, pretrained_of(checkpoints))
   _, task, policy = setup.build_learner(cfg, jax.devices()[:1])

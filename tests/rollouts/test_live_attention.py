@@ -36,11 +36,6 @@ def test_the_kernel_computes_attention_and_writes_the_new_token(name, dtype):
   assert difference(SHAPES[name], dtype) < 1e-6
 
 
-@pytest.mark.slow
-def test_in_bfloat16():
-  assert 1e-4 < difference(SHAPES["two side by side"], "bfloat16") < live_comparison.LARGEST
-
-
 real_rows, real_kernel = live_attention.live_rows, live_kernel.attend_and_write
 
 
@@ -122,25 +117,6 @@ def four_devices():
 @pytest.mark.slow
 def test_on_four_devices():
   assert_same(run("kernel", four_devices())[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"shared_prefix": True}, {"mesh": True}], ids=str)
-def test_with_int8_both_forms_sample_the_same(options):
-  """Up to keys whose rounding to int8 differs; the policy is another one than without."""
-  if "mesh" in options:
-    options = {"mesh": four_devices()}
-  config = numerics.rollout_model(MODEL, RolloutConfig(cache_dtype="int8")).config
-  (kernel, stats), (windowed, _) = (run(kind, config=config, **options)
-                                    for kind in ("kernel", "windowed"))
-  same = np.cumprod(kernel.tokens == windowed.tokens, 1).astype(bool) & kernel.mask & windowed.mask
-  assert same.sum() > 0.9 * kernel.mask.sum()
-
-  def apart(other):
-    return np.abs(kernel.behavior_log_probs - other.behavior_log_probs)[same].mean()
-
-  assert apart(windowed) < 1e-3 < apart(reference())
-  assert stats.cache_bytes_held % (64 + 4) == 0
 
 
 def test_a_device_on_which_the_kernel_differs_goes_on_windowed(monkeypatch, caplog):

@@ -121,14 +121,6 @@ def test_a_bad_row_names_its_line_and_column_and_can_be_dropped(tmp_path, row, m
   assert task.counts["kept"] == 3 and task.counts["bad"] == 1
 
 
-def test_a_message_can_be_printed(tmp_path):
-  path = lines(tmp_path / "x.jsonl", [r'{"prob\ud835lem": "p", "answer": "3"}'])
-  for bad_rows in ("error", "drop"):
-    with pytest.raises(ConfigError) as error:
-      make(path, bad_rows=bad_rows)
-    assert str(error.value).encode()
-
-
 @pytest.mark.parametrize("text, line", [
     ('[{"problem": "p", "answer": "1"}\n {"problem": "q", "answer": "2"}]', 2),
     ('[{"problem": "p", "answer": "1"},\n {"problem": "q", "answer": "2"', 2),
@@ -138,14 +130,6 @@ def test_an_array_that_is_no_array_names_the_line(tmp_path, text, line):
   (tmp_path / "x.json").write_text(text)
   with pytest.raises(ConfigError, match=f"x.json, line {line}.*malformed JSON"):
     make(tmp_path / "x.json")
-
-
-def test_long_fields_of_a_table_are_read(tmp_path):
-  with open(tmp_path / "x.csv", "w", newline="") as file:
-    csv.writer(file).writerows([("problem", "answer", "solution"), ("1+1=", "2", "x" * 140_000),
-                                ("2+1=", "3", "two\nlines, \"quoted\"")])
-  task = make(tmp_path / "x.csv", demonstration_column="solution")
-  assert {len(p.demonstration) for p in problems(task).values()} == {140_000, 19}
 
 
 @pytest.mark.parametrize("row, message", [
@@ -164,43 +148,12 @@ def test_a_bad_line_of_a_table_costs_no_other(tmp_path, row, message):
   assert task.counts["bad"] == 1
 
 
-def test_a_column_that_is_named_twice_is_refused(tmp_path):
-  (tmp_path / "x.csv").write_text("problem,answer,answer\n1+1=,2,3\n")
-  with pytest.raises(ConfigError, match=r"x.csv, line 1: two columns are named 'answer'"):
-    make(tmp_path / "x.csv")
-
-
 @pytest.mark.parametrize("bad_rows", ["error", "drop"])
 def test_a_quote_that_never_closes_ends_the_file(tmp_path, bad_rows):
   """All rows behind it would be one text."""
   (tmp_path / "x.csv").write_text('problem,answer\n1+1=,2\n"3+1=,4\n2+1=,3\n')
   with pytest.raises(ConfigError, match=r"x.csv, line 3: a quote that never closes"):
     make(tmp_path / "x.csv", bad_rows=bad_rows)
-
-
-@pytest.mark.parametrize("change, message", [
-    ({"prompt": "[{\"role\": \"user\", \"content\": \"1+2?\"}]"}, None),
-    ({"prompt": "[{'role': 'user', 'content': '1+2?'}]"}, r"column 'prompt' holds \"\[{'role'"),
-    ({"reward_model": '{"ground_truth": "3"}'}, None),
-    ({"reward_model": "3"}, "column 'reward_model' holds '3'; an object was expected"),
-    ({"reward_model": {"style": "rule"}}, "column 'reward_model': no column 'ground_truth'"),
-    ({"prompt": [{"role": "system", "content": ""}, {"role": "user", "content": "1+2?"}]}, None),
-    ({"prompt": [{"role": "user", "content": ""}]}, "column 'prompt', message 1: 'content' is em"),
-    ({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""},
-                 {"role": "user", "content": "b"}]}, "column 'prompt', message 2: 'content' is em"),
-    ({"prompt": [{"from": "human", "value": "a"}]}, "column 'prompt', message 1: no 'content'"),
-    ({"prompt": [{"role": "user", "content": "\ud800"}]},
-     "column 'prompt', message 1: 'content' holds"),
-])
-def test_messages(tmp_path, change, message):
-  path = lines(tmp_path / "x.jsonl", [verl("1+2?", "3", 0) | change])
-  if message is None:
-    assert make(path, mapping="dapo").batch(0)[0].prompt == "1+2?"
-    return
-  with pytest.raises(ConfigError, match=rf"x.jsonl, line 1: {message}"):
-    make(path, mapping="dapo")
-  with pytest.raises(ConfigError, match=rf"all of its 1 rows are bad, the last: .*{message}"):
-    make(path, mapping="dapo", bad_rows="drop")
 
 
 @pytest.mark.parametrize("fields, message", [

@@ -63,16 +63,6 @@ def test_the_date_is_recorded_with_the_run_and_said(caplog):
   assert "reads the clock: it is rendered as of 2025-02-03 (task.prompt.date)" in caplog.text
 
 
-@pytest.mark.parametrize("template, date, message", [
-    (DATED, "3 Feb 2025", "task.prompt.date = '3 Feb 2025': .* Fix: a date such as 2026-01-31"),
-    (DATED, "2025-02-30", "task.prompt.date = '2025-02-30'"),
-    (CHATML, "2025-02-03", "task.prompt.date = '2025-02-03': .* reads no clock. Fix: leave it out"),
-])
-def test_bad_dates(template, date, message):
-  with pytest.raises(ConfigError, match=message):
-    prompted(template, date=date)
-
-
 @pytest.mark.parametrize("template, message", [
     ("{{ tools|length }}" + CHATML, r"fails on .*: TypeError: object of type 'NoneType' has no"),
     ("{% if not tools %}{{ raise_exception('tools, please') }}{% endif %}" + CHATML,
@@ -118,16 +108,6 @@ def test_a_template_that_leaves_a_text_out_is_refused(template, keys, message):
     prompted(template, **keys)
 
 
-@pytest.mark.parametrize("template, warned", [
-    (CHATML, False), (CHATML.split("{% if add")[0], True), (LLAMA2, False),
-    ("{% for m in messages %}{{ m.content }}{% endfor %}", True),
-])
-def test_a_template_without_a_generation_prompt_warns(template, warned, caplog):
-  with caplog.at_level(logging.WARNING):
-    prompted(template)
-  assert ("has no generation prompt: prompts end with" in caplog.text) == warned
-
-
 def checkpoint(folder, template, eos=BASE_END):
   tok = chat_tokenizer(template)
   tok.eos_token = eos
@@ -169,16 +149,3 @@ def test_the_fix_for_an_absent_template_is_accepted(keys, fix):
   with pytest.raises(ConfigError, match=f"no chat template. Fix: .*{fix}"):
     make_prompter(PromptConfig("chat", **keys), tokenizer.byte_tokenizer())
   assert make_prompter(PromptConfig("completion"), tokenizer.byte_tokenizer())("x")
-
-
-def test_an_empty_system_message_is_one(tmp_path):
-  """A template may put a system message of its own where there is none."""
-  own = "{% if messages[0].role != 'system' %}DEFAULT{% endif %}" + CHATML
-  tok = chat_tokenizer(own)
-  prompter = make_prompter(PromptConfig("chat"), tok)
-  assert tok.decode(prompter("x", (("system", ""),))).startswith("<|im_start|>system\n<|im_end|>")
-  assert tok.decode(prompter("x")).startswith("DEFAULT")
-  named = make_prompter(PromptConfig("chat", system="Ours."), tok)
-  assert "Ours." in tok.decode(named("x", (("system", ""),)))
-  assert make_prompter(PromptConfig(), tok)("x", (("system", ""),)) == make_prompter(
-      PromptConfig(), tok)("x")

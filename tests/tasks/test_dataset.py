@@ -292,27 +292,6 @@ def test_unknown_kinds_of_file_and_folder(tmp_path, file):
     make(tmp_path / "empty")
 
 
-def test_a_missing_split_lists_the_others(tmp_path):
-  with pytest.raises(ConfigError, match=r"cannot read the split 'test' of it: .*there are train"):
-    make(folder(tmp_path, ROWS), split="test")
-
-
-def test_a_hub_name_without_a_network_is_a_clear_error(monkeypatch):
-  datasets = pytest.importorskip("datasets")
-
-  def unreachable(name, config, *, split):
-    raise ConnectionError(f"{name} {config} {split}")
-
-  def away(self, name, timeout):
-    raise ConnectionError(f"{name} within {timeout}")
-
-  monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", away)
-  monkeypatch.setattr(datasets, "load_dataset", unreachable)
-  with pytest.raises(ConfigError,
-                     match=r"the hub did not give it: ConnectionError: owner/set within 15.0"):
-    make("owner/set:main")
-
-
 def test_a_file_that_is_all_held_out_is_refused(file):
   with pytest.raises(ConfigError, match=r"leaves no training problem"):
     make(file, heldout=10)
@@ -352,11 +331,6 @@ def test_further_formats_hold_the_same_problems(tmp_path, file, make_file):
   assert make(make_file(tmp_path, ROWS)).batch(0) == make(file).batch(0)
 
 
-def test_a_split_without_a_shard_lists_the_others(tmp_path):
-  with pytest.raises(ConfigError, match="no file of the split 'dev'; there are test, train"):
-    make(shards(tmp_path, ROWS), split="dev")
-
-
 def test_a_file_of_bad_rows_alone_is_an_error(tmp_path):
   file = write(tmp_path / "rows.jsonl", [{"question": "q"}] * 3)
   with pytest.raises(ConfigError, match="all of its 3 rows are bad"):
@@ -381,11 +355,6 @@ def test_several_files_are_mixed_by_weight(tmp_path, weights, share):
   assert task.counts["read"] == 40 and task.counts["duplicates"] == 1
   again = two_files(tmp_path, weights=weights)
   assert again.batch(77) == task.batch(77), "the index alone decides"
-
-
-def test_a_file_that_would_never_be_asked_is_named(tmp_path):
-  with pytest.raises(ConfigError, match=r"file 2 of 2 has 0\.0004 .*Fix: task\.data\."):
-    two_files(tmp_path, weights=(1, 0.0004))
 
 
 @pytest.mark.parametrize("given", [(), (2, 1), (0.5, 1.5), [2, 1]])
@@ -435,13 +404,3 @@ def test_one_problem_in_two_spellings_is_not_trained_on_and_counted_in_a_line(
   # What the test rejects: texts as they are, but for white space at their ends.
   monkeypatch.setattr(dataset, "asked_text", lambda problem: problem.prompt.strip())
   assert len(trained_on_twins(tmp_path)) == 8
-
-
-def test_prompts_that_are_left_out_for_their_length_are_counted_in_a_line(tmp_path, caplog):
-  long = [{"problem": f"{i} " + "x" * 200, "answer": "3"} for i in range(90)]
-  make(write(tmp_path / "long.jsonl", long + ROWS), limit=64)
-  (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-  assert "90 of 100 prompts are longer than rollout.max_prompt_tokens = 64" in line
-  caplog.clear()
-  make(write(tmp_path / "short.jsonl", ROWS), limit=64)
-  assert not [r for r in caplog.records if r.levelno == logging.WARNING]

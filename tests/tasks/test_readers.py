@@ -52,14 +52,6 @@ def test_a_part_of_a_word_is_no_split(tmp_path):
   assert files_of("task.data.path", str(tmp_path), "test") == [tmp_path / names[0]]
 
 
-@pytest.mark.parametrize("names, split", [
-    (["val/0.jsonl"], "validation"), (["dev.jsonl"], "validation"), (["valid-0.jsonl"], "dev"),
-    (["train_sft-0.jsonl"], "train_sft"), (["test_hard/a.jsonl"], "test_hard"),
-])
-def test_other_words_for_a_split(tmp_path, names, split):
-  assert read(written(tmp_path, *names, "train_gen-0.jsonl"), split) == names
-
-
 @pytest.mark.parametrize("names, message", [
     (["main/train-0.jsonl", "socratic/train-0.jsonl"], "files of 2 sets .* main, socratic. Fix"),
     (["main/train/0.jsonl", "socratic/train/0.jsonl"], "files of 2 sets .* main, socratic. Fix"),
@@ -80,37 +72,12 @@ def test_files_whose_paths_name_no_split_are_all_read_and_said(tmp_path, caplog)
   assert "no path there names a split, so that all of its 2 files are read" in caplog.text
 
 
-@pytest.mark.parametrize("name", [
-    "data/train-{0:05d}-of-00003.jsonl", "train{0}.jsonl", "train/{0}.jsonl", "train/200{0}.jsonl",
-    "train/part-{0:05d}-3f2a1b4c-1d3{0}-4a5b-9c8d-abcdef01234{0}-c000.snappy.jsonl",
-])
-def test_shards_of_a_split_say_nothing(tmp_path, caplog, name):
-  names = [name.format(i) for i in range(3)]
-  with caplog.at_level(logging.WARNING, readers.__name__):
-    assert read(written(tmp_path, *names, "data/test-00000-of-00001.jsonl")) == names
-  assert not caplog.text
-
-
-def test_hidden_files_and_descriptions_hold_no_rows(tmp_path):
-  written(tmp_path, "train.jsonl", ".cache/train-1.jsonl", "__MACOSX/train-2.jsonl",
-          ".ipynb_checkpoints/train-checkpoint.jsonl")
-  (tmp_path / "dataset_infos.json").write_text("{}")
-  assert read(tmp_path) == ["train.jsonl"]
-
-
 def test_one_folder_serves_training_and_held_out_problems(tmp_path):
   folder = written(tmp_path, "train/0.jsonl", "test/0.jsonl")
   data = DataConfig(path=str(folder), heldout_path=str(folder), verifier="numeric")
   task = make_task(TaskConfig("dataset", heldout_problems=-1, data=data), 0, 1)
   assert [p.prompt for p in task.heldout(-1)] == ["test/0.jsonl"]
   assert task.batch(0)[0].prompt == "train/0.jsonl"
-
-
-def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
-  monkeypatch.setenv("HOME", str(tmp_path))
-  written(tmp_path, "mine/a.jsonl")
-  assert read("~/mine/a.jsonl") == read("~/mine") == ["mine/a.jsonl"]
-  assert files_of("task.data.path", "~/mine/a.jsonl", "train") == [tmp_path / "mine" / "a.jsonl"]
 
 
 @pytest.mark.parametrize("address", ["https://host/a.jsonl", "hf://datasets/owner/set",

@@ -34,13 +34,6 @@ def test_answers_are_right_and_only_they():
       assert plain.reward(problem, wrong).value == 0.0
 
 
-def test_both_notations_are_right():
-  problem = Problem("3719", continued("3719", 24))
-  letters = "".join(LETTERS[int(digit)] for digit in problem.answer)
-  assert task(careless=0.5).reward(problem, problem.answer[:5] + letters[5:]).correct
-  assert not task(careless=0.5).reward(problem, letters.upper()).correct
-
-
 def rates(planned: Recurrence) -> dict[str, float]:
   """Mistakes of each kind in the demonstrations, for each time that its context came up."""
   made, met = {}, {}
@@ -84,26 +77,3 @@ def test_a_mistake_is_named_once_and_what_follows_from_it_is_none():
   assert plain.mistakes(problem, problem.answer[:9]) == [Mistake(9, "other")]
   assert plain.mistakes(problem, "<pad>" + problem.answer) == [Mistake(0, "other")]
   assert plain.mistakes(problem, problem.answer) == []
-
-
-class Shorter(Recurrence):
-
-  def generate(self, rng: np.random.Generator) -> Problem:
-    problem = super().generate(rng)
-    return dataclasses.replace(problem, demonstration=problem.demonstration[:rng.integers(5, 20)])
-
-
-def test_what_a_subclass_makes_of_a_problem_is_in_batches_and_held_out_problems():
-  task = Shorter(TaskConfig("recurrence", steps=24, **SIZES), 0, 200)
-  for problems in (task.batch(0), task.heldout(50)):
-    assert {len(problem.demonstration) for problem in problems} == set(range(5, 20))
-
-
-@pytest.mark.parametrize("keys, text", [
-    ({"mistake_contexts": (2,)}, "one rate for each kind"),
-    ({"mistake_contexts": (60, 60)}, "task.context=3"),
-    ({"misread": 3}, "task.careless above 0"),
-])
-def test_settings_that_do_not_fit_are_refused(keys, text):
-  with pytest.raises(ConfigError, match=text):
-    task(**keys)

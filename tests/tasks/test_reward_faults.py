@@ -118,18 +118,6 @@ def test_a_batch_waits_for_few_of_them():
       "timeout: not asked after 3 calls in a row without an end"}
 
 
-def test_another_thread_can_only_name_it(caplog, monkeypatch):
-  """A signal ends calls of the main thread alone; one from here would end what that one does."""
-  monkeypatch.setattr(reward_watch, "NAMED", 0.05)
-  own(lambda problem, completion, cfg: time.sleep(0.5) or 1.0)
-  found = []
-  thread = threading.Thread(target=lambda: found.extend(scored("own", ["1", "2"], timeout=0.1)))
-  thread.start()
-  thread.join()
-  assert [r.value for r in found] == [1.0, 1.0]
-  assert "cannot be ended here. Fix: @register.reward(..., isolated=True)" in caplog.text
-
-
 def test_a_start_refuses_a_reward_that_never_returns():
   own(lambda problem, completion, cfg: time.sleep(10**6))
   task = RewardedTask(Exact(), RewardConfig("own", timeout=0.1))
@@ -168,12 +156,6 @@ def test_the_page_s_isolated_reward_runs_in_the_sandbox(apart, tmp_path, caplog)
   assert [r.value for r in found] == [1.0, 0.0, 1.0, 0.0] and not mark.exists()
   assert [r.rung for r in found] == [None, "unreadable", None, "unreadable"]
   assert {record.levelno for record in caplog.records} == {logging.WARNING}
-
-
-@pytest.mark.slow
-def test_an_isolated_reward_of_a_group(apart):
-  found = scored("ranks", ["a", "b", "c", "d"], bonus=0.25)
-  assert [r.value for r in found] == [0.25, 1.25, 0.25, 1.25]
 
 
 def test_what_cannot_be_isolated_is_refused(monkeypatch):

@@ -134,16 +134,6 @@ def test_calls_in_flight_are_bounded():
     del REWARDS.entries["judge"]
 
 
-def test_rewards_are_asked_where_a_loop_is_running_already():
-  """As in a notebook."""
-  make_judge({})
-
-  async def cell():
-    return scored("judge", timeout=0.2, retries=0)
-
-  assert [r.value for r in asyncio.run(cell())] == [1.0, 0.0, 1.0, 0.0]
-
-
 def waits_for_result() -> bool:
   """Whether the main thread waits for a result of a thread pool."""
   stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
@@ -199,10 +189,3 @@ def test_numbers_of_one_name_are_shared_or_refused():
   assert {r.value for r in scored("a,b", limit=5)} == {10.0}
   with pytest.raises(ConfigError, match="'a' and 'c' both read it, with defaults 2 and 3"):
     scored("a,c")
-
-
-def test_a_component_has_one_owner():
-  register.reward("a")(lambda problem, completion, cfg: {"same": 1})
-  register.reward("b")(lambda problem, completion, cfg: {"same": 1})
-  with pytest.raises(ConfigError, match="'same' is also one of reward 'a'"):
-    RewardedTask(Exact(), RewardConfig("a,b")).check(PROBLEMS[0], "1")

@@ -44,36 +44,9 @@ def test_grpo_lambda_leaves_out_rows():
   np.testing.assert_allclose(got, [SHORT, 0, 0.7, 0, 0, LONG, 0, 1, 0, 0], rtol=1e-6)
 
 
-def test_the_share_survives_rounding():
-  group = np.arange(100)
-  # 0.07 * 100 > 7
-  got = shaping.grpo_lambda(np.ones(100, bool), np.ones(100), group, alpha=1.0, fraction=0.07)
-  assert (got == 0.5).sum() == 7
-
-
 def test_overlong_penalty_by_hand():
   got = shaping.overlong_penalty(np.array([0, 80, 85, 90, 100, 130]), 100, 20)
   assert got.dtype == np.float32
   np.testing.assert_allclose(got, [0, 0, -0.25, -0.5, -1, -1])
   np.testing.assert_allclose(shaping.overlong_penalty(np.array([90, 130]), 100, 20, 3.0),
                              [-1.5, -3])
-
-
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"alpha": 1.5}, r"alpha = 1.5, allowed is \[0, 1\]"),
-    ({"fraction": -1}, "fraction = -1"),
-    ({"length": LENGTH[:3]}, "shapes differ"),
-])
-def test_bad_values_of_grpo_lambda_are_named(changed, message):
-  good = {"correct": CORRECT, "length": LENGTH, "group_id": GROUP, "alpha": 0.5, "fraction": 0.2}
-  with pytest.raises(ValueError, match=message):
-    shaping.grpo_lambda(**good | changed)
-
-
-@pytest.mark.parametrize(("arguments", "message"), [
-    ((10, 0), r"buffer = 0, allowed is \[1, 10\]"),
-    ((10, 5, -1), "factor = -1"),
-])
-def test_bad_values_of_the_overlong_penalty_are_named(arguments, message):
-  with pytest.raises(ValueError, match=message):
-    shaping.overlong_penalty(LENGTH, *arguments)

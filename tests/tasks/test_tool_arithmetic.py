@@ -93,16 +93,3 @@ def test_train_and_heldout_are_disjoint_in_either_order():
   assert len(heldout) == 256
   assert not heldout & {key(p) for index in range(100) for p in TASK.batch(index)}
   assert TASK.batch(5) == ToolArithmetic(CFG, 0, 64).batch(5) != ToolArithmetic(CFG, 1, 64).batch(5)
-
-
-def test_too_few_problems_are_refused():
-  small = TaskConfig(name="tool_arithmetic", tool_arithmetic=ToolArithmeticConfig(digits=2))
-  with pytest.raises(ConfigError, match=r"task\.tool_arithmetic\.digits = 2"):
-    make_task(small, 0, 4).heldout(5000)
-
-
-def test_other_tasks_mask_nothing():
-  chain = ModularChain(TaskConfig(num_terms=3), 0, 4)
-  (problem, *_) = chain.batch(0)
-  assert chain.demonstration_mask(problem) == [True] * len(chain.demonstration(problem))
-  assert chain.protocol is None and chain.tool is None

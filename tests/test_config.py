@@ -220,41 +220,6 @@ def test_sets_are_named_in_files_and_dicts():
   assert all(f"\nevaluation.sets.{NAME}.{key} = " in text for key in ("path", "prompt.style"))
 
 
-def from_flags(*arguments):
-  """Returns the Config of a command line."""
-  values = flags.FlagValues()
-  argv = ["x", "--config=tests/runs/tiny.py", *arguments]
-  holder = config_flags.DEFINE_config_file("config", None, lock_config=False, flag_values=values,
-                                           accept_new_attributes=True, sys_argv=argv)
-  values(argv)
-  return config_lib.check(config_lib.fill(from_dict(holder.value)))
-
-
-@pytest.mark.slow
-def test_sets_are_named_on_the_command_line():
-  cfg = from_flags("--config.evaluation.sets.aime.path=a.jsonl",
-                   "--config.evaluation.sets.aime.mapping=aime",
-                   "--config.evaluation.sets.math_500.prompt.style=completion",
-                   "--config.evaluation.sets.aime.samples=32")
-  assert [(name, one.path, one.mapping, one.samples, one.prompt.style)
-          for name, one in cfg.evaluation.sets] == [
-              ("aime", "a.jsonl", "aime", 32, "task"),
-              ("math_500", "", "auto", None, "completion")]
-
-
-@pytest.mark.parametrize("key, value, message", [
-    ("aime.mappng", "x", r"unknown key evaluation\.sets\.aime\.mappng; nearest known key: "
-     r"evaluation\.sets\.aime\.mapping\."),
-    ("aime.prompt.sufix", "x", r"nearest known key: evaluation\.sets\.aime\.prompt\.suffix\."),
-    ("aime.samples", -1, r"evaluation\.sets\.aime\.samples = -1: out of range"),
-    ("aime.too_long", "dorp", r"sets\.aime\.too_long = 'dorp': .* Did you mean 'drop'\?"),
-    ("aime", 3, r"evaluation\.sets\.aime = 3: a section of keys was expected"),
-])
-def test_wrong_keys_and_values_of_a_set_are_refused(key, value, message):
-  with pytest.raises(ConfigError, match=message):
-    from_flags(f"--config.evaluation.sets.{key}={value}")
-
-
 def test_names_of_sets_and_their_keys_are_checked():
   with pytest.raises(ConfigError, match=r"the name 'a/b'; allowed are letters, digits"):
     from_dict({"evaluation": {"sets": {"a/b": {}}}})
@@ -351,24 +316,3 @@ def test_an_old_file_with_an_unknown_key_is_refused(section):
   with pytest.raises(ConfigError, match=rf"^unknown key {section}\.no_such_key; .*") as error:
     config_lib.from_saved(content)
   assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("pip", [True, False])
-def test_a_message_names_a_command_that_reaches_the_interpreter(monkeypatch, pip):
-  monkeypatch.setattr(fields.importlib.util, "find_spec", lambda name: pip and name == "pip")
-  monkeypatch.setattr(fields.sys, "executable", "/a b/python")
-  wanted = "pip install" if pip else "uv pip install --python '/a b/python'"
-  assert fields.installing("math") == f"{wanted} -e '.[math]'"
-
-
-@pytest.mark.parametrize("values, key", [
-    ({"num_generations": 4}, "rollout.group_size"),
-    ({"optimizer": {"lr": 1e-3}}, "optimizer.learning_rate"),
-    ({"rollout": {"n": 4}}, "rollout.group_size"),
-    ({"max_completion_length": 9}, "rollout.max_new_tokens"),
-])
-def test_names_of_other_libraries_lead_to_ours(values, key):
-  """By spelling alone, the nearest known key of the second is optimizer.b2."""
-  with pytest.raises(ConfigError, match=f"nearest known key: {key}[.]"):
-    from_dict(values)
-  assert {*convert.OTHERS.values()} <= {*convert.keys()}

@@ -49,16 +49,6 @@ def test_dry_run_may_stand_anywhere(script, arguments):
   assert len(outputs) == 1
 
 
-def test_a_run_in_a_bucket_needs_no_volume():
-  run = (*RUN[:2], "--workdir=gs://runs-of-ours/a")
-  pod = yaml.safe_load(dry("jobset", *JOBSET[:3], *JOBSET[4:], "--dry-run", *run))[
-      "spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-  assert "volumes" not in pod and "volumeMounts" not in pod["containers"][0]
-  assert "--workdir=gs://runs-of-ours/a" in pod["containers"][0]["command"]
-  assert "--workdir=gs://runs-of-ours/a" in dry("tpu", *TPU, "start", "--dry-run", *run)
-  assert "/code/runs/a/slurm-%j.out" in dry("slurm", *SLURM[:-1], "--repo=/code", "--dry-run", *run)
-
-
 def test_a_worker_is_made_ready_by_setup_sh(tmp_path):
   """Each tool is a stub that notes its call; the interpreter of the new environment is this one."""
   calls, home = tmp_path / "calls", tmp_path / "home"
@@ -213,14 +203,6 @@ def slurm_module(monkeypatch):
   return slurm
 
 
-@pytest.mark.parametrize("numbers, text", [
-    ([0, 1, 2, 5, 7, 8], "0-2,5,7-8"), ([3], "3"), (list(range(40)), "0-39")])
-def test_ranges_are_slurm_s(numbers, text, monkeypatch):
-  assert slurm_module(monkeypatch).ranges(numbers) == text
-  assert slurm_stub.elements(text) == [str(number) for number in numbers]
-  assert slurm_stub.elements(text.replace("-", ",")) != [str(number) for number in range(3)]
-
-
 def jobset_faults(jobset: dict) -> list[str]:
   """What a JobSet of `JOBSET` with `RUN` gets wrong."""
   group = jobset["spec"]["replicatedJobs"][0]
@@ -282,22 +264,6 @@ def test_a_wrong_manifest_is_told(where, value, fault):
   assert jobset_faults(wrong) == fault.split()
 
 
-def test_what_is_printed_is_what_is_submitted(tmp_path):
-  tools = tmp_path / "bin"
-  tools.mkdir()
-  for name in ("sbatch", "kubectl"):
-    (tools / name).write_text(f'#!/bin/sh\n/bin/cat > {tmp_path}/{name}; echo "$@"\n')
-    (tools / name).chmod(0o755)
-  run = ("--", "--config=configs/quickstart.py", f"--workdir={tmp_path}/runs/a")
-  for script, tool, words, arguments in (
-      ("slurm", "sbatch", "", SLURM),
-      ("jobset", "kubectl", "create -f -", (*JOBSET, f"--mount={tmp_path}"))):
-    done = launching.launch(script, *arguments, *run, path=str(tools))
-    assert (done.returncode, done.stdout.strip()) == (0, words), done.stderr
-    assert (tmp_path / tool).read_text() == dry(script, *insert(arguments, *run))
-  assert (tmp_path / "runs" / "a").is_dir(), "SLURM writes its log there"
-
-
 TPU_CALLS = {
     ("create", "--type=v5p-32", "--runtime=r", "--spot"): (
         "queued-resources create a --zone=z --node-id=a --accelerator-type=v5p-32 "
@@ -324,14 +290,6 @@ def test_gcloud_is_called_as_the_dry_run_says(arguments, tmp_path):
   assert gcloud_calls.call(path, tmp_path, *arguments).returncode == 0
   assert gcloud_calls.calls(tmp_path) == [shown[1:]]
   assert shown == ["gcloud", "compute", "tpus", *shlex.split(TPU_CALLS[arguments])]
-
-
-def test_a_worker_s_line_says_what_main_gets():
-  shown = shlex.split(dry("tpu", *TPU, "--dry-run", "start", "--repo=the code", *RUN))
-  line = shown[-1].removeprefix("--command=")
-  assert "--worker=all" in shown and "cd 'the code' &&" in line
-  command = re.search(r"nohup (.*?) >> ", line)[1]
-  assert shlex.split(command) == [".venv/bin/python", "-u", "experiments/main.py", *MINE]
 
 
 REFUSED = [
@@ -383,9 +341,3 @@ def test_without_sbatch_nothing_is_left_behind(tmp_path):
   done = launching.launch("slurm", *SLURM, *RUN[:2], "--workdir=/dev/null/a", path=tools)
   assert done.returncode == 1 and done.stderr.count("\n") == 1
   assert "/dev/null/a: Not a directory. Fix: a folder" in done.stderr
-
-
-def test_the_calls_of_a_stub_are_told_apart(tmp_path):
-  """A wrong call does not pass for the right one."""
-  (tmp_path / "calls").write_text(json.dumps(["compute", "tpus", "list"]) + "\n")
-  assert gcloud_calls.calls(tmp_path) != [["compute", "tpus", *TPU_CALLS[("delete",)].split()]]

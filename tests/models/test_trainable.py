@@ -287,15 +287,3 @@ def test_eight_devices_follow_one_device():
 def test_a_choice_that_cannot_be_meant_is_refused(cfg, message):
   with pytest.raises(ConfigError, match=message):
     trainable.check(cfg, MODEL)
-
-
-@pytest.mark.parametrize("cfg", [ParametersConfig(), *CHOICES.values()], ids=["all", *CHOICES])
-def test_good_choices_pass(cfg):
-  trainable.check(cfg, MODEL)
-
-
-def test_a_pattern_covers_whole_parts():
-  many = Model(dataclasses.replace(SHAPE, num_layers=11))
-  shapes = jax.eval_shape(many.init, jax.random.key(0))
-  chosen = trainable.roles(shapes, ParametersConfig("selected", patterns=("blocks/1",))).selected
-  assert {keys[:2] for keys in chosen} == {("blocks", 1)}

@@ -110,14 +110,6 @@ def test_what_a_service_missed_is_sent_when_the_run_goes_on(client, tmp_path):
   assert steps(calls) == [0, 1, 2]
 
 
-def test_a_missing_client_is_refused_with_the_command(monkeypatch):
-  monkeypatch.setitem(sys.modules, "wandb", None)
-  with pytest.raises(ConfigError, match=r"pip install -e '\.\[wandb\]'") as error:
-    metric_writers.require(WriterConfig("tensorboard,wandb"))
-  assert "\n" not in str(error.value)
-  metric_writers.require(WriterConfig("tensorboard"))
-
-
 class Failing(MetricWriter):
   def write(self, iteration, values):
     if iteration > 1:
@@ -147,51 +139,12 @@ def test_a_writer_that_fails_is_warned_of_once_and_others_go_on(tmp_path, caplog
     Mine(tmp_path, CONFIG, None).write(2, {})
 
 
-def test_a_service_that_does_not_begin_costs_only_its_copy(client, tmp_path, caplog):
-  name, calls = client
-
-  def offline(**_):
-    raise TimeoutError("no network")
-
-  sys.modules[name].init = offline
-  writer = opened(tmp_path, name)
-  writer.write(0, {"x": 1.0})
-  writer.close()
-  assert "no network" in caplog.text and not calls
-  assert (tmp_path / "metrics.jsonl").read_text() == '{"iteration": 0, "x": 1.0}\n'
-
-
 @pytest.mark.parametrize("name, folders", [("tensorboard", {"tensorboard"}), ("none", set())])
 def test_built_in_writers_leave_their_files(tmp_path, name, folders):
   writer = opened(tmp_path, name)
   writer.write(0, {"x": 1.0})
   writer.close()
   assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl"} | folders
-
-
-@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_folder_that_moves_while_events_are_written_raises_in_no_thread(tmp_path, monkeypatch):
-  """TensorBoard's own writer opens the file anew in a thread, at each write."""
-  copies = Copies(WriterConfig(name="tensorboard"), tmp_path / "run", CONFIG)
-  copies.write(1, {"x": 1.0})
-  (tmp_path / "run").rename(tmp_path / "moved")
-  monkeypatch.setattr(metric_writers.os.path, "isdir", lambda path: True)  # it was there just now
-  copies.write(2, {"x": 2.0})
-  copies.close()
-  monkeypatch.undo()
-  events = EventAccumulator(str(tmp_path / "moved" / "tensorboard")).Reload()
-  assert [event.step for event in events.Tensors("x")] == [1, 2]
-
-
-@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-def test_events_of_a_folder_that_was_moved_away_are_warned_of_in_one_line(tmp_path, caplog):
-  copies = Copies(WriterConfig(name="tensorboard"), tmp_path / "run", CONFIG)
-  copies.write(1, {"x": 1.0})
-  (tmp_path / "run").rename(tmp_path / "moved")
-  copies.write(2, {"x": 1.0})
-  copies.close()
-  assert [record.message.split(" (")[0] for record in caplog.records] == [
-      "the metric writer tensorboard failed"]
 
 
 def test_numbers_of_several_writers_are_one_section():

@@ -38,12 +38,6 @@ def test_equals_the_share_of_subsets_that_hold_a_correct_sample():
                                                    abs=1e-12)
 
 
-def test_product_form_equals_the_binomial_form():
-  for n in range(1, 40):
-    for c, k in itertools.product(range(n + 1), range(1, n + 1)):
-      assert abs(pass_at_k(n, c, k) - (1 - math.comb(n - c, k) / math.comb(n, k))) < 1e-14
-
-
 def expectation(estimate, n, p, k):
   return sum(math.comb(n, c) * p**c * (1 - p) ** (n - c) * estimate(n, c, k) for c in range(n + 1))
 
@@ -60,7 +54,3 @@ def test_unbiased_and_the_plug_in_is_not():
 def test_refuses_what_has_no_meaning(arguments):
   with pytest.raises(ValueError, match="1 <= k <= num_samples"):
     pass_at_k(*arguments)
-
-
-def test_is_where_the_design_names_it():
-  assert evaluate.pass_at_k is pass_at_k

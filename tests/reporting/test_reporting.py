@@ -30,7 +30,6 @@ from jaxrl_llm.reporting.writers import MetricsWriter, write_rollouts
 from jaxrl_llm.types import Extreme, Histogram, Mean, merge_metrics
 
 ROOT = Path(__file__).parents[2]
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def write_run(workdir, *, iterations=4, **changes) -> str:
@@ -103,11 +102,6 @@ def test_what_saw_nothing_has_no_key():
   }
   assert summarize(empty) == {}
   assert summarize({"x": Extreme(-1.0, 2.0)}) == {"x/min": -1.0, "x/max": 2.0}
-
-
-def test_summarize_refuses_a_bare_number():
-  with pytest.raises(TypeError, match="loss is a float"):
-    summarize({"loss": 1.0})
 
 
 # --- writers and reader
@@ -200,105 +194,6 @@ def test_a_folder_without_a_run_is_refused_by_name(tmp_path):
 # --- tables, plots, report
 
 
-def test_summary_table_tells_first_last_and_best(tmp_path):
-  text = summary_table(read_run(write_run(tmp_path / "run", seed=7)))
-  assert "0.25 -> 0.25, best 0.5 at iteration 2" in text
-  cells = dict([part.strip() for part in line.strip("|").split("|")] for line in text.splitlines())
-  assert cells["seed"] == "7" and cells["iterations"] == "4" and cells["wall time"] == "3 min 05 s"
-  assert len({len(line) for line in text.splitlines()}) == 1
-
-
-def test_the_wall_time_of_a_run_without_a_clock_is_that_of_its_iterations(tmp_path):
-  run = read_run(write_run(tmp_path / "run"))
-  older = [{key: value for key, value in line.items() if key != "time/elapsed"}
-           for line in run.metrics]
-  rows = dict(summary_rows(RunFolder(run.workdir, run.config, {}, older)))
-  assert rows["wall time of the iterations"] == "2 min 00 s" and "wall time" not in rows
-
-
-def test_accuracy_comes_first_and_large(tmp_path):
-  run = read_run(write_run(tmp_path / "run"))
-  assert headline(run) == ("25.0 %", "held-out accuracy at iteration 4; 25.0 % at iteration 0")
-  assert next(iter(summary_rows(run)))[0] == "held-out accuracy"
-  without = [{key: value for key, value in line.items() if key != "eval/accuracy"}
-             for line in run.metrics]
-  assert headline(RunFolder("", {}, {}, without))[1].startswith("of the rollouts correct")
-  assert headline(RunFolder("", {}, {}, [])) is None
-
-
-def test_sampled_accuracy_comes_before_greedy_where_it_was_measured(tmp_path):
-  run = read_run(write_run(tmp_path / "run"))
-  lines = [line | {"eval/avg@4": 0.5, "eval/avg@16": 0.75, "eval/avg@16_scored": 0.9}
-           if "eval/accuracy" in line else line for line in run.metrics]
-  sampled = RunFolder(run.workdir, run.config, {}, lines)
-  assert headline(sampled)[0] == "75.0 %" and "16 samples a problem" in headline(sampled)[1]
-  assert [name for name, _ in summary_rows(sampled)[:3]] == [
-      "held-out accuracy of 16 samples a problem (avg@16)",
-      "held-out accuracy of 4 samples a problem (avg@4)", "held-out accuracy, greedy"]
-
-
-def test_lengths_and_groups_have_curves_and_the_page_says_what_the_task_is(tmp_path):
-  run = read_run(write_run(tmp_path / "run"))
-  lines = [line | {"rollout/length": 9.0, "rollout/truncated": 0.5, "reward/solve_all": 0.1,
-                   "reward/solve_none": 0.2} for line in run.metrics]
-  panels = list(plots.run_panels(RunFolder(run.workdir, run.config, {}, lines)))
-  assert {"completion length, tokens", "share cut off", "groups without a difference"} < {*panels}
-  assert "recurrence" in tasks.TASKS
-  assert "modulo 10" in page_of_run._task({"task": {"name": "recurrence"}})
-  assert page_of_run._task({"task": {"name": "of a plugin that is not loaded"}}) == ""
-
-
-@pytest.mark.parametrize("reward, name", [
-    ({"name": "task"}, "held-out accuracy"), ({"name": "brevity,task"}, "held-out accuracy"),
-    ({"name": "brevity"}, "held out, correct by the reward brevity"),
-])
-def test_the_accuracy_is_named_after_what_judges_it(tmp_path, reward, name):
-  run = read_run(write_run(tmp_path / "run", reward=reward))
-  assert headline(run)[1].startswith(f"{name} at iteration")
-  assert next(iter(summary_rows(run)))[0] == name
-  titles = list(plots.run_panels(run))
-  assert titles[0] == ("accuracy" if "task" in reward["name"] else name)
-
-
-@pytest.mark.parametrize("names", [
-    ("current to anchor", "anchor to behavior", "current to behavior"), ("high", "low"),
-    ("p05 to p95", "p25 to p75", "median"), ("a method with a rather long name",) * 2])
-def test_a_legend_is_no_wider_than_its_panel(names):
-  """One line for every legend, as before, is the wrong implementation."""
-  def right_edge(columns=None):
-    figure = Figure(figsize=plots.PANEL, layout="constrained")
-    axes = figure.add_subplot()
-    for index, name in enumerate(names):
-      axes.plot([0, 1], [0, index], label=name)
-    with pytest.MonkeyPatch.context() as patch:
-      if columns:
-        patch.setattr(plots, "_legend_columns", lambda *_: columns)
-      plots.finish_panel(axes, "a title", legend=True, width=plots.PANEL[0])
-    figure.draw_without_rendering()
-    return axes.get_legend().get_window_extent().x1 / figure.bbox.width
-
-  assert right_edge() <= 1
-  assert len(names[0]) < 12 or right_edge(5) > 1
-
-
-def test_lines_that_coincide_are_told_apart():
-  at, line = np.arange(3), np.array([0.0, 1.0, 2.0])
-  shown = told_apart({"low": (at, line), "same": (at, line.copy()), "near": (at, line + 0.001),
-                      "far": (at, line + 0.1), "shorter": (at[:2], line[:2])})
-  assert [label for label, _, _ in shown] == ["low", "same = low", "near ≈ low", "far", "shorter"]
-  assert ["ls" in style for _, _, style in shown] == [False, True, True, False, False]
-  figure = Figure()
-  axes = figure.subplots()
-  plots.plot_lines(axes, {"low": (at, line), "same": (at, line)})
-  assert axes.get_legend_handles_labels()[1] == ["low", "same = low"]
-  assert axes.lines[0].get_linestyle() == "-" != axes.lines[1].get_linestyle()
-
-
-def test_summary_table_of_an_empty_run_shows_dashes():
-  text = summary_table(RunFolder("nowhere", {}, {}, []))
-  assert text.count(" - ") == 9 and "nan" not in text and "anchor" not in text
-
-
 def test_a_part_of_a_page_is_replaced_alone(tmp_path):
   page, (begin, end) = tmp_path / "README.md", markers("sweep.py")
   page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
@@ -307,25 +202,6 @@ def test_a_part_of_a_page_is_replaced_alone(tmp_path):
     assert page.read_text() == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
   with pytest.raises(ConfigError, match=r"no place for the part written by run\.py"):
     replace_part(page, "run.py", "new\n")
-
-
-def test_markdown_table_refuses_a_ragged_row():
-  with pytest.raises(ValueError, match="3 cells; the header has 2"):
-    markdown_table(("a", "b"), [(1, 2, 3)])
-
-
-def test_plots_are_png_and_leave_out_absent_panels(tmp_path):
-  run = read_run(write_run(tmp_path / "run"))
-  only_accuracy = RunFolder(run.workdir, run.config, {}, run.metrics[:1])
-  plot_run(run, tmp_path / "all.png")
-  plot_run(only_accuracy, tmp_path / "one.png")
-  plot_run(RunFolder("nowhere", {}, {}, []), tmp_path / "none.png")
-  plot_compare({"a": run, "b": only_accuracy}, tmp_path / "compare.png")
-  names = ("all", "one", "none", "compare")
-  data = {name: (tmp_path / f"{name}.png").read_bytes() for name in names}
-  assert all(image.startswith(PNG) and len(image) > 1000 for image in data.values())
-  width = {name: int.from_bytes(image[16:20], "big") for name, image in data.items()}
-  assert width["all"] == 3 * width["one"]
 
 
 class Page(html.parser.HTMLParser):
@@ -409,25 +285,6 @@ def test_report_shows_every_character_of_prompts_answers_tokens_and_names(tmp_pa
   assert ("title", "+0.500") in page.attributes and ("class", "tool") in page.attributes
   assert ("style", "background:rgba(128, 128, 128, 0.4)") in page.attributes
   assert "{{ title }}" in text and text.count("<b>") == 0
-
-
-def test_report_begins_with_the_accuracy_and_says_that_samples_are_missing(tmp_path):
-  with open(write_report(write_run(tmp_path / "run"))) as file:
-    text = file.read()
-  assert "no samples.json" in Page(text).text
-  large = text.index('<p class="headline"><strong>25.0 %</strong>')
-  assert large < text.index("<h2>") and text.count("25.0 %") == 2
-  # A table that is wider than the screen scrolls by itself.
-  assert text.count("<table>") == text.count('<div class="wide"><table>') >= 2
-  assert ".wide { max-width: 100%; overflow-x: auto; }" in text
-
-
-def test_report_refuses_samples_with_unequal_lengths(tmp_path):
-  workdir = write_run(tmp_path / "run")
-  with open(os.path.join(workdir, "samples.json"), "w") as file:
-    json.dump({"before": [sample("1+1=", ["2"], [0.0, 1.0], True)], "after": []}, file)
-  with pytest.raises(RunError, match=r"samples.json.*1 pieces, 2 log-ratios"):
-    write_report(workdir)
 
 
 def test_a_build_ships_the_templates(tmp_path):

@@ -203,32 +203,6 @@ def test_without_checksums_a_mixture_would_look_good(tmp_path, form, monkeypatch
   assert mixtures(tmp_path, form, monkeypatch) == 1
 
 
-def test_arrays_without_facts_are_no_rollouts(tmp_path, form, monkeypatch):
-  assert killed_at(1, monkeypatch, lambda: write_rollouts(tmp_path, 1, rows()))
-  assert names(tmp_path)[0] == "iteration_00001.jsonl.tmp" and len(names(tmp_path)) == 2
-  assert folder(tmp_path).rollout_iterations() == []
-  with pytest.raises(RunError, match=r"iteration_00001\.jsonl: No such file"):
-    folder(tmp_path).rollouts(1)
-
-
-def test_the_newest_iterations_are_kept(tmp_path, form):
-  for iteration in range(1, 6):
-    write_rollouts(tmp_path, iteration, rows())
-  os.remove(tmp_path / "rollouts/iteration_00001.jsonl")  # killed between the two
-  prune_rollouts(tmp_path, 2, 4)  # 5 is of a start that was set back
-  assert folder(tmp_path).rollout_iterations() == [3, 4, 5] and len(names(tmp_path)) == 6
-
-
-def test_the_keys_bound_what_is_written(tmp_path, form):
-  source = types.SimpleNamespace(rollout=RolloutConfig(group_size=2), multi_process=False)
-  for iteration in range(1, 10):
-    outputs.write_rollouts(tmp_path, iteration, rows(), RolloutFilesConfig(2, 1, 3), source)
-  assert folder(tmp_path).rollout_iterations() == [4, 6, 8]
-  assert [len(folder(tmp_path).rollouts(iteration)) for iteration in (4, 6, 8)] == [2, 2, 2]
-  outputs.write_rollouts(tmp_path / "all", 1, rows(), RolloutFilesConfig(), source)
-  assert len(folder(tmp_path / "all").rollouts(1)) == 4
-
-
 # --- a replay of them
 
 

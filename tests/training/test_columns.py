@@ -154,18 +154,6 @@ def test_a_term_may_ask_for_the_reference_s_log_probs():
   np.testing.assert_allclose(batch.columns["ref_log_probs"], own[:4], rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_refused():
-  with pytest.raises(ValueError, match=r"column 'x' reads \['future'\]; allowed are current, base"):
-    columns.register("x", reads=("future",))
-  with pytest.raises(ValueError, match="column 'novelty' is registered already"):
-    columns.register("novelty")(novelty)
-  with pytest.raises(ValueError, match=r"advantage 'x' needs \['unheard'\]"):
-    advantages.register("x", needs={"unheard"})
-  with pytest.raises(ConfigError, match=r"'unheard': registered are .*novelty"):
-    learner_of(term="on_unheard")
-  assert "unheard" not in COLUMNS and "x" not in COLUMNS
-
-
 def test_a_column_says_what_it_cannot_be_computed_under():
   def refuse(parameters, reader):
     raise ConfigError(f"parameters.train = {parameters.train!r}: {reader}. Fix: another.")

@@ -226,18 +226,6 @@ def test_current_policy_as_anchor_needs_no_pass():
     assert_close((skipped[0][0], skipped[1]), (scored[0][0], scored[1]))
 
 
-def test_optimizer_batches_hold_whole_groups_and_their_own_weights():
-  batches, _ = recorded_batches(parts=2)
-  for k, batch in enumerate(batches):
-    np.testing.assert_array_equal(batch.rollout.group_id, np.repeat([k, k + 2], GROUP))
-    np.testing.assert_allclose(jnp.sum(batch.loss_weights), 1.0, rtol=1e-5)
-
-
-def test_split_and_join_are_inverse():
-  x = jnp.arange(24).reshape(12, 2)
-  np.testing.assert_array_equal(join_rows(split_rows(x, 4)), x)
-
-
 def test_train_step_is_pure_and_counts():
   (batch,), params = recorded_batches()
   state = init_state(params, TX)

@@ -19,21 +19,6 @@ def write(folder, name, content):
   (folder / name).write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("rope, limit", [
-    ({}, 100),
-    ({"rope_scaling": None}, 100),
-    ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 100),
-    ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, 400),
-    ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0,
-                          "original_max_position_embeddings": 50}}, 200),
-    ({"rope_scaling": {"rope_type": "yarn", "factor": 1.5,
-                       "original_max_position_embeddings": 50}}, 100),
-])
-def test_positions(rope, limit, tmp_path):
-  write(tmp_path, "config.json", {"max_position_embeddings": 100} | rope)
-  assert position_limit(tmp_path) == limit
-
-
 def test_sampling_defaults_that_differ(tmp_path):
   assert differing_sampling(tmp_path, {"temperature": 1.0}) == []
   write(tmp_path, "generation_config.json",

@@ -103,12 +103,6 @@ def check_only(choice, start, merged):
     assert tuple(columns) == rows
 
 
-def logits(params, model=MODEL):
-  tokens = batch().tokens
-  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-  return model.hidden(params, tokens, positions, jnp.ones_like(tokens))[0] @ model.head(params)
-
-
 # --- splitting and merging
 
 
@@ -244,27 +238,6 @@ def test_the_optimizer_knows_trained_leaves_only(choice):
   moments = sorted(x.shape for x in jax.tree.leaves(state.opt_state) if x.ndim)
   assert moments == sorted(shapes * 2)
   assert sum(np.prod(s) for s in shapes) < sum(x.size for x in jax.tree.leaves(params_of())) / 1.5
-
-
-@pytest.mark.slow
-def test_eight_devices_follow_one_device():
-  cfg = CHOICES["lora and more"]
-  mesh = parallel.make_mesh(MeshConfig(2, 2, 2), jax.devices()[:8])
-  _, one = trained_for(cfg)
-  start, eight = trained_for(cfg, mesh=mesh)
-  check_only("lora and more", start,
-             trainable.merge(*jax.device_get((eight.params, eight.frozen)), cfg))
-  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5),
-               *jax.device_get((one.params, eight.params)))
-  assert "fsdp" in str(eight.params["lora"]["blocks"][0]["attention"]["query"]["a"].sharding.spec)
-  assert "tensor" in str(eight.params["lora"]["blocks"][0]["attention"]["query"]["b"].sharding.spec)
-  merged = trainable.make_merge(MODEL, cfg, mesh)(eight)
-  shardings = parallel.param_shardings(MODEL, mesh)
-  equal = jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s, x.ndim), merged, shardings)
-  assert all(jax.tree.leaves(equal))
-  assert merged["embedding"] is eight.frozen["embedding"]
-  expected = trainable.merge(*jax.device_get((eight.params, eight.frozen)), cfg)
-  np.testing.assert_allclose(logits(jax.device_get(merged)), logits(expected), atol=1e-5)
 
 
 # --- refusals

@@ -110,15 +110,6 @@ def test_the_engine_samples_what_generate_samples(options):
   assert stats.cache_bytes_held < 2 * 2 * 64 * 4 * (8 * (longest + BLOCK) + 8 * 7) * 2
 
 
-def four_devices():
-  return parallel.make_mesh(MeshConfig(data=1, fsdp=2, tensor=2), jax.devices()[:4])
-
-
-@pytest.mark.slow
-def test_on_four_devices():
-  assert_same(run("kernel", four_devices())[0])
-
-
 def test_a_device_on_which_the_kernel_differs_goes_on_windowed(monkeypatch, caplog):
   live_comparison.difference.cache_clear()
   decoding.build.cache_clear()

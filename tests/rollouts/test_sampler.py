@@ -107,16 +107,6 @@ def test_a_row_depends_on_nothing_but_itself():
   assert np.any(other.tokens != whole.tokens), "the row id seeds the noise"
 
 
-@pytest.mark.slow
-def test_eight_devices_sample_the_same():
-  batch = prompts(rows=32)
-  one = sampler()(PARAMS, batch, KEY, at(1.0))
-  rows = NamedSharding(Mesh(np.array(jax.devices()[:8]), ("data",)), PartitionSpec("data"))
-  eight = sampler()(PARAMS, jax.device_put(batch, rows), KEY, at(1.0))
-  assert len(eight.tokens.sharding.device_set) == 8
-  assert flips(one, jax.device_get(eight)) == 0
-
-
 def test_row_layout():
   """Prompt and completion contiguous, then padding; mask exactly on sampled tokens, EOS too."""
   batch = prompts(rows=32)

@@ -103,16 +103,6 @@ def test_stacked_layers_with_a_window():
                              atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", ["windowed", "kernel"])
-def test_on_four_devices(attention):
-  mesh = parallel.make_mesh(MeshConfig(data=1, fsdp=2, tensor=2), jax.devices()[:4])
-  alone, _ = by_engine(attention)
-  together, _ = by_engine(attention, mesh)
-  np.testing.assert_array_equal(together.tokens, alone.tokens)
-  assert largest_difference(together) < 1e-5
-
-
 real_earlier, real_rows = kv_cache.earlier, live_attention.live_rows
 
 

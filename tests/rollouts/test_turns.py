@@ -321,11 +321,6 @@ def test_answers_entered_after_a_number_of_chunks_repeat_bit_for_bit():
   assert late.chunks != found[0].chunks, "without tool_chunks the tool sets the schedule"
 
 
-@pytest.mark.slow
-def test_eight_devices_sample_the_same():
-  assert_same(run(mesh=parallel.make_mesh(MeshConfig()))[0], reference())
-
-
 def test_log_probs_are_those_of_score():
   got, _ = run()
   scored = score(PARAMS, jax.device_put(got), SAMPLING, model=MODEL, cfg=StepConfig()).log_probs

@@ -25,8 +25,6 @@ SHAPE = ModelConfig(vocab_size=V, width=D, num_layers=2, num_heads=4, num_kv_hea
 MODEL = Model(SHAPE)
 NINE = tuple(range(3, 12))
 ROWS = ParametersConfig("selected", head_rows=NINE)
-QV = ParametersConfig("lora", lora_rank=16, lora_alpha=32.0,
-                      lora_targets=("attention/(query|value)",))
 DECAYING = make_optimizer(OptimizerConfig(learning_rate=1e-2, weight_decay=0.1))
 
 
@@ -145,61 +143,4 @@ def test_random_rows_keep_their_length_and_avoid_a_direction():
       twice, head_rows.randomised(MODEL, params_of(), np.array(NINE), 6)["head"])
 
 
-def test_tied_heads_are_refused_or_untied():
-  tied = Model(dataclasses.replace(SHAPE, tie_head=True))
-  with pytest.raises(ValueError, match="rows of the embedding"):
-    head_rows.randomised(tied, params_of(tied), np.array(NINE), 0)
-  model, params = head_rows.untied(tied, params_of(tied))
-  head_rows.require_untied(model)
-  ids = jnp.asarray([[3, 4, 5]])
-  given = (ids, jnp.arange(3)[None], jnp.ones_like(ids))
-  np.testing.assert_array_equal(
-      model.hidden(params, *given)[0] @ model.head(params),
-      tied.hidden(params_of(tied), *given)[0] @ tied.head(params_of(tied)))
-  after = head_rows.randomised(model, params, np.array(NINE), 0)
-  np.testing.assert_array_equal(after["embedding"], params["embedding"])
-  assert head_rows.untied(MODEL, params_of())[0] is MODEL
-
-
 # --- adapters
-
-
-def beside(monkeypatch, params, adapters, scale):
-  """Logits with each adapter applied next to its weight: x W + scale (x a) b."""
-  real, frozen = layers.Attention._project, params["blocks"]
-
-  def project(self, x, constrain):
-    layer, = [i for i in range(SHAPE.num_layers)
-              if np.array_equal(self.query[...], frozen[i]["attention"]["query"])]
-    queries, keys, values = real(self, x, constrain)
-    of = adapters["blocks"][layer]["attention"]
-
-    def change(name, like):
-      return scale * ((x @ of[name]["a"]) @ of[name]["b"]).reshape(like.shape)
-
-    return queries + change("query", queries), keys, values + change("value", values)
-
-  with monkeypatch.context() as patched:
-    patched.setattr(layers.Attention, "_project", project)
-    return logits(params)
-
-
-def logits(params):
-  ids = jax.random.randint(jax.random.key(2), (3, 7), 0, V)
-  positions = jnp.broadcast_to(jnp.arange(7), ids.shape)
-  return np.asarray(MODEL.hidden(params, ids, positions, jnp.ones_like(ids))[0]
-                    @ MODEL.head(params))
-
-
-def test_merging_trained_adapters_changes_no_logit(monkeypatch):
-  rng = np.random.default_rng(0)
-  batch = SupervisedBatch(jnp.asarray(rng.integers(0, V, (8, 7)), jnp.int32),
-                          jnp.full(8, 7, jnp.int32), jnp.full((8, 7), 1 / 56, jnp.float32))
-  trained = fitting.fit(MODEL, params_of(), [batch] * 20, optax.adam(1e-2),
-                        leaves=fitting.Leaves(QV, jax.random.key(1)))
-  merged, adapters = logits(trained.params), trained.trained["lora"]
-  assert np.abs(merged - logits(params_of())).max() > 1e-2, "the adapters do nothing"
-  scale = QV.lora_alpha / QV.lora_rank
-  assert np.abs(beside(monkeypatch, params_of(), adapters, scale) - merged).max() < 1e-5
-  assert np.abs(beside(monkeypatch, params_of(), adapters, 1.1 * scale) - merged).max() > 1e-3
-  np.testing.assert_array_equal(trained.params["head"], params_of()["head"])

@@ -138,34 +138,6 @@ def test_a_line_replaces_one_of_its_name_only(tmp_path):
     sweep_results.read(tmp_path)
 
 
-def test_a_method_is_added(sweep, tmp_path, monkeypatch):
-  """Its results stand beside the table's, which names none of its seeds; a screening is first."""
-  config = f"--config={tmp_path}/config.py"
-
-  def cells_of(name, preset, flags, seeds):
-    screening = Cell(f"{name}_screened_seed100", (f"{config}:{preset}", *flags,
-                                                  "--config.seed=100"))
-    records = sweep_results.read(sweep.folder)
-    return [screening, *(Cell(f"{name}_seed{seed}", (f"{config}:{preset}", *flags,
-                                                     f"--config.seed={seed}"))
-                         for seed in range(seeds) if screening.name in records)]
-
-  method = dataclasses.replace(sweep, method=cells_of)
-  (tmp_path / "mine.py").write_text("x = 1")
-  cells = sweeps.added(method, f"mine:{tmp_path}/mine.py", 2)
-  assert [cell.name for cell in cells] == ["mine_screened_seed100"]
-  assert f"--config.plugins={tmp_path}/mine.py" in cells[0].flags
-  assert "--config.estimator.name=mine" in cells[0].flags
-  assert sweeps.added(method, f"{tmp_path}/mine.py:mine", 2) == cells
-  assert sweeps.added(method, "fast:cispo", 1)[0].flags[0] == f"{config}:cispo"
-  command(method, monkeypatch, f"--add=mine:{tmp_path}/mine.py", "--seeds=1")
-  assert list(json.loads((sweep.folder / "table.json").read_text())) == [
-      "mine_screened_seed100", "mine_seed0"]
-  for wrong, fix in ((sweep, "a cell of its sweep.py"), (method, "a path from here")):
-    with pytest.raises(ConfigError, match=fix):
-      sweeps.added(wrong, "mine:not/there.py", 1)
-
-
 FINGERPRINT = {"jax": "1", "cores": 1, "processor": "x", "metrics": {"loss": [1.0, 0.5]}}
 
 

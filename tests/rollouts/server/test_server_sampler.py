@@ -218,27 +218,6 @@ def test_every_number_is_sent_and_what_a_server_adds_is_named(stated, temperatur
       "repetition_penalty" in stated)
 
 
-def test_an_absence_is_said_once(caplog):
-  """By all threads together, each of which finds the server away, and then there."""
-  made, together = client.Client("http://127.0.0.1:9", 1, 1.0, 300.0), threading.Barrier(4)
-
-  def ask():
-    answers = iter((client.AwayError("away"), None))
-
-    def call():
-      together.wait(300)
-      if error := next(answers):
-        raise error
-
-    made.with_retries(call)
-
-  with ThreadPoolExecutor(4) as threads:
-    for done in [threads.submit(ask) for _ in range(4)]:
-      done.result(300)
-  own = "\n".join(line for line in caplog.messages if "'http://127.0.0.1:9' " in line)
-  assert own.count("does not answer") == own.count("answers again") == 1  # no other test's server
-
-
 def test_a_server_that_stays_away_ends_with_one_line(serve, tmp_path):
   server = serve()
   made = sampler(server, tmp_path)

@@ -78,26 +78,3 @@ def known(run):
       return 1e-3 * (missing**2) @ 2.0**np.arange(run.LAYERS)
 
   return Known({}, np.zeros((run.LAYERS, run.CHANNELS)), [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("curriculum", [False, True])
-def test_the_search_finds_the_cheap_layers(curriculum):
-  run = loaded()
-  case = known(run)
-  kept = case.kept(run.search(case, 0, curriculum=curriculum), run.TARGET)
-  uniform, found = case.losses([case.kept(np.zeros(run.LAYERS), run.TARGET), kept], slice(None))
-  assert found < 0.6 * uniform
-  assert kept[0] < kept[-1] and kept.sum() == run.WIDTHS.sum() - round(0.3 * run.WIDTHS.sum())
-
-
-@pytest.mark.slow
-def test_a_search_that_climbs_the_other_way_finds_nothing(monkeypatch):
-  run = loaded()
-  monkeypatch.setattr(run, "leave_one_out", lambda rewards: -(rewards - rewards.mean()))
-  case = known(run)
-  kept = case.kept(run.search(case, 0, curriculum=True), run.TARGET)
-  uniform, found = case.losses([case.kept(np.zeros(run.LAYERS), run.TARGET), kept], slice(None))
-  assert found > uniform
-  by_chance = case.losses([case.kept(run.random_search(case, 0), run.TARGET)], slice(None))
-  assert by_chance < uniform

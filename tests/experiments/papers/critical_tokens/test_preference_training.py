@@ -92,32 +92,3 @@ def test_micro_batches_of_pairs_change_nothing():
                for a, b in zip(*map(jax.tree.leaves, (whole, parts)), strict=True))
 
   assert differ(loss) < 1e-4 < differ(mean_of_each)
-
-
-def slow_scores(pos, neg, tokens, length, beta):
-  """Row by row, from the logits of each prefix."""
-  out = np.zeros(tokens.shape)
-  for row in range(len(tokens)):
-    for t in range(1, length[row]):
-      ids = jnp.asarray(tokens[row:row + 1, :t])
-      logits = [np.asarray(MODEL.hidden(p, ids, jnp.arange(t)[None], jnp.ones_like(ids))[0][0, -1]
-                           @ MODEL.head(p), np.float64) for p in (pos, neg)]
-      weight = np.exp((1 + beta) * logits[0] - beta * logits[1])
-      out[row, t] = weight[tokens[row, t]] / weight.sum()
-  return out
-
-
-@pytest.mark.nightly
-def test_scores_are_those_of_each_prefix():
-  rows = responses(2, rows=1)
-  pos, neg = params(), params(1)
-  expected = slow_scores(pos, neg, np.asarray(rows.tokens), np.asarray(rows.length), 1.0)
-  inside = np.arange(8) < np.asarray(rows.length)[:, None]
-
-  def far(found):
-    return np.max(np.abs(np.where(inside, found - expected, 0)))
-
-  assert far(preference.token_scores(pos, neg, rows.tokens, rows.length, model=MODEL)) < 1e-4
-  assert far(preference.token_scores(neg, pos, rows.tokens, rows.length, model=MODEL)) > 1e-2
-  assert far(preference.token_scores(pos, neg, rows.tokens, rows.length, model=MODEL,
-                                     beta=0.0)) > 1e-2

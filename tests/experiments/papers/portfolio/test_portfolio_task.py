@@ -53,30 +53,3 @@ def test_the_reward_is_the_cell_of_the_table(days_file):
   for text in ("", "K", "KKK", "K+"):
     reward = task.reward(problem, text)
     assert reward.value == pytest.approx(100 * row.rewards.min()) and not reward.correct
-
-
-def test_simulated_outlets_and_prompts():
-  drawn = simulation.simulate(0, 2000, 0.5, 0.25, 0.03, 0.01)
-  assert sorted(drawn.kinds) == sorted("i" * 12 + "n" * 6 + "a" * 6)
-  returns = drawn.closes.prices[1:] / drawn.closes.prices[:-1] - 1
-  kinds = np.array(list(drawn.kinds))[drawn.outlets[:-1]]
-  for kind, sign in simulation.SIGNS.items():
-    score, gain = drawn.scores[:-1][kinds == kind], returns[kinds == kind]
-    slope = np.polyfit(score, gain, 1)[0]
-    assert slope == pytest.approx(0.03 * sign, abs=0.003)
-  assert simulation.prompt_of("bq", np.array([1.0, -1 / 3])) == "+3-1bq"
-
-
-def test_the_config_is_that_of_the_task():
-  pytest.importorskip("clarabel", reason="clarabel is not installed")
-  values = config.get_config()
-  values.task.update(days=8, heldout_days=6, heldout_problems=6)
-  cfg = from_dict(values)
-  load_plugins(cfg.plugins)
-  task = make_task(cfg.task, 0, cfg.rollout.prompts, limits=cfg.rollout)
-  assert len(task.tokenizer) == cfg.model.vocab_size
-  problems = task.batch(0) + task.heldout(6)
-  assert max(len(task.render(problem)) for problem in problems) <= cfg.rollout.max_prompt_tokens
-  assert task.longest_demonstration() <= cfg.rollout.max_new_tokens
-  best = [task.reward(problem, problem.answer) for problem in problems]
-  assert all(reward.correct and dict(reward.components)["regret"] == 0 for reward in best)

@@ -163,31 +163,3 @@ def test_on_policy_check_rejects_a_wrong_weight(mean_gradient, targets):
     return EstimatorOutput(jnp.where(mask, -2 * log_probs * advantages, 0), {})
 
   assert distance(mean_gradient(EstimatorConfig("double")), targets["grad J"])[0].min() > 0.5
-
-
-def ordered(rows, metric):
-  """Whether the averages stand in the order that enumeration gives, by drift."""
-  value = {(row.method, row.drift): row.mean[metric] for row in rows}
-  return {drift: _ordered({method: x for (method, d), x in value.items() if d == drift}, metric)
-          for drift in {row.drift for row in rows}}
-
-
-def _ordered(v, metric):
-  """`v`: method to value. The damped weights in the middle have no order of their own."""
-  if metric == "bias":
-    middle = [v[m] for m in ("gspo s", "prefix geometric mean", "minpro", "minpro, capped")]
-    return (v["none"] > v["token"] > max(middle)
-            and min(middle) > v["cumulative"] > v["full sequence"])
-  middle = [v["gspo s"], v["prefix geometric mean"]]
-  return (v["full sequence"] > v["cumulative"] > v["none"] > v["token"] > max(middle)
-          and min(middle) > v["minpro"] > v["minpro, capped"])
-
-
-def test_order_of_biases_and_variances():
-  rows = studies.single_study("order", studies.WEIGHTS, studies.Population(3, 20, seed=0),
-                              horizons=(5,), drifts=(0.3, 0.6))
-  assert all(ordered(rows, "bias").values())
-  assert all(ordered(rows, "variance").values())
-  swap = {"none": "token", "token": "none"}
-  swapped = [dataclasses.replace(row, method=swap.get(row.method, row.method)) for row in rows]
-  assert not any(ordered(swapped, "bias").values())

@@ -158,26 +158,6 @@ def test_drift_by_position_equals_a_loop(setting):
 
 
 @pytest.mark.slow
-def test_one_denominator_for_tokens_without_gradient(setting):
-  """Of the tokens with an advantage: the table's share is the mean of the figure's."""
-  parts, rows, _, result = setting
-  batch = replay._batch(rows, Scores(), parts.cfg.batch)
-  mask = np.asarray(batch.rollout.mask)
-  counted = mask & (np.asarray(batch.advantages * batch.loss_weights) != 0)
-  assert result.advantaged == pytest.approx(counted.sum() / mask.sum()) and result.advantaged < 0.95
-  _, bucket = replay._buckets(batch.rollout.mask)
-  weights = np.bincount(bucket[counted], minlength=len(result.position))
-  column = replay_report.HEADER.index("no gradient %")
-  cells = {row[1]: row[column] for row in replay_report.estimator_rows(result)}
-  for e in result.estimators:
-    share = np.nansum(e.dropped_by_position * weights) / counted.sum()
-    assert e.dropped == pytest.approx(share) and cells[e.name] == f"{100 * e.dropped:.2f}"
-  gspo = entry(result, "gspo")
-  assert gspo.dropped > 0.1 and abs(gspo.clip["dropped"] - gspo.dropped) > 0.02, (
-      "the estimator's own share, of all tokens, would pass too")
-
-
-@pytest.mark.slow
 def test_report_has_every_estimator_and_no_link_out(workdir):
   text = replay_run.run(workdir)
   page = (workdir / "replay.html").read_text()

@@ -177,17 +177,6 @@ def listed(cfg) -> set[str]:
           if line and not line.startswith("#")}
 
 
-def test_the_listing_shows_a_methods_keys_only_where_it_is_chosen():
-  plain = listed(config_lib.Config())
-  assert "estimator.clip_low" in plain and "server.url" in plain
-  hidden = ("server.api", "term.", "transform.", "task.data")
-  assert {key for key in plain if key.startswith(hidden)} == {"term.name", "transform.name"}
-  chosen = listed(from_dict({"estimator": {"name": "ctpo"}, "transform": {"name": "ess"},
-                             "server": {"url": "http://x"}}))
-  assert {"estimator.log_low", "transform.reference", "server.api"} <= chosen
-  assert "estimator.log_low" not in plain and "transform.reference" not in plain
-
-
 def test_the_listing_of_a_run_has_what_is_read_and_its_values():
   """`unread` is the other side of it: a key that is not listed is refused if it is set."""
   assert listed(None) == {key.full for key in walk()}
@@ -299,15 +288,6 @@ def test_a_removed_key_is_read_in_an_old_file_and_refused_in_a_new_one():
   assert config_lib.from_saved(content) == config_lib.from_saved(OLD["otb"])
   with pytest.raises(ConfigError, match=r"^rollout\.compaction is no key any more: .*Fix: remove"):
     from_dict({"rollout": {"compaction": 2}})
-
-
-def test_the_section_of_a_task_that_left_is_read_only_where_it_was_chosen():
-  """Nothing read it in other runs; a run of that task needs the plugin, which reads it."""
-  task = {**OLD["otb"]["task"], "countdown": {"numbers": 5}}
-  assert config_lib.from_saved({**OLD["otb"], "task": task}) == config_lib.from_saved(OLD["otb"])
-  chosen = config_lib.from_saved({"plugins": ["experiments.tasks.countdown"],
-                                  "task": {"name": "countdown", "countdown": {"numbers": 5}}})
-  assert dict(chosen.task.given)["countdown"].numbers == 5
 
 
 @pytest.mark.parametrize("section", ["rollout", "estimator", "advantage"])

@@ -135,21 +135,6 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run, tmp_
   assert iterations(copy) == [0, 3]  # reading sets nothing aside
 
 
-@pytest.mark.slow
-def test_the_exported_directory_computes_what_the_run_does(run, tmp_path):
-  folder, built, _, going = run
-  assert saved.export(folder, tmp_path / "out") == 3
-  model, params, _ = hf.load_pretrained(tmp_path / "out")
-  same(params, built.learner.merged(going.state))
-  assert dataclasses.replace(model.config, family="") == built.learner.model.config
-  with pytest.raises(CheckpointError):
-    saved.export(folder, tmp_path / "out")
-  wrong = built.learner.merged(
-      going.state.replace(params=jax.tree.map(lambda x: x + 1e-3, going.state.params)))
-  with pytest.raises(AssertionError):
-    same(params, wrong)
-
-
 def test_an_adapter_and_its_base_are_the_merged_parameters(run, tmp_path):
   from safetensors.numpy import load_file
 

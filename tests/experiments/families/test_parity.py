@@ -11,23 +11,12 @@ from jaxrl_llm.models import families
 ROW = ("llama", "llama", 1e-6, 1e-5, 2e-6, 0, 1e-6, 0.0, 1e-6, 1e-6)
 
 
-def test_a_row_within_the_bound():
-  assert parity.beyond(ROW) == []
-  assert parity.as_cells(ROW)[5] == "96 of 96"
-
-
 @pytest.mark.parametrize("column", ["logits", "gradient", "greedy", "ragged rows", "export", "LoRA",
                                     "packing"])
 @pytest.mark.parametrize("value", [2e-4, math.nan])
 def test_what_is_beyond_is_named(column, value):
   row = [value if name == column else x for name, x in zip(parity.HEADER, ROW, strict=True)]
   assert parity.beyond(tuple(row)) == [column]
-
-
-def test_a_gradient_may_be_as_far_as_transformers_own():
-  row = list(ROW)
-  row[3:5] = 2e-4, 2.5e-4
-  assert parity.beyond(tuple(row)) == []
 
 
 def test_the_page_has_every_family_within_the_bound():

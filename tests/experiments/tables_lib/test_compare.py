@@ -63,20 +63,6 @@ def test_a_longer_run_counts_up_to_the_shorter_ones_end_and_is_told(runs, tmp_pa
   assert len(found.groups) == 2 and any("left out" in note for note in found.notes)
 
 
-def test_the_numbers_of_different_methods_make_no_groups(tmp_path):
-  numbers = {"clip_low": 0.2, "name": "ppo"}, {"log_low": 0.1, "name": "ctpo"}
-  wide = {"log_low": 0.3, "name": "ctpo"}
-  made = [write(tmp_path / str(i), [0.1], seed=i, estimator=e) for i, e in enumerate(
-      ("ppo", "ctpo", "ctpo"))]
-  for folder, estimator in zip(made, (*numbers, wide), strict=True):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"estimator": estimator}))
-  labels = {group.label for group in compare.compare(made[:2], "eval/accuracy").groups}
-  assert labels == {"ppo", "ctpo"}
-  labels = {group.label for group in compare.compare(made, "eval/accuracy").groups}
-  assert "estimator.name = ctpo, estimator.log_low = 0.3" in labels and len(labels) == 3
-
-
 @pytest.mark.parametrize("metric, by, message", [
     ("eval/acuracy", [], "Fix: eval/accuracy"),
     ("eval/accuracy", ["nam.learning_rate"], "Fix: optimizer.learning_rate or warm_start.learning"),
@@ -102,32 +88,6 @@ def add_completions(folder, *pairs):
   """Greedy completions of one problem, as (iteration, text, whether it is correct)."""
   for iteration, text, correct in pairs:
     strips.add(folder, iteration, [("2+2=", "4", text, correct)])
-
-
-def test_completions_of_one_problem_stand_side_by_side(runs, tmp_path):
-  add_completions(runs[0], (0, "5", False), (2, "four is right", True))
-  add_completions(runs[3], (0, "6", False), (1, "7", False))
-  comparison = compare.compare([runs[0], runs[3]], "eval/accuracy")
-  ((prompt, answer, rows),) = compare.side_by_side(comparison.groups)
-  assert (prompt, answer) == ("2+2=", "4")
-  assert rows == [(0, [("5", False), ("6", False)]), (1, [None, ("7", False)]),
-                  (2, [("four is right", True), None])]
-  compare.write(comparison, tmp_path / "out")
-  page = (tmp_path / "out" / "compare.html").read_text()
-  assert page.index("<th>ppo</th><th>ctpo</th>") < page.index("four is right")
-  assert page.count("<img") == 1, "only the metric was logged"
-
-
-def test_the_page_shows_what_differs(tmp_path):
-  """Panels: the metric first, then sampled accuracy and what is not the same in all lines."""
-  folders = [write(tmp_path / name, [0.1, 0.2], estimator=name) for name in ("ppo", "ctpo")]
-  for index, folder in enumerate(folders):
-    lines = [{"iteration": i, "eval/accuracy": 0.1, "eval/avg@8": i / 2 + index / 4,
-              "clip/dropped": 0.0, "policy/entropy": 1.0 - index * i} for i in (0, 1)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-  groups = {run.config["estimator"]["name"]: [run] for run in map(read_run, folders)}
-  assert list(plots.group_panels(groups, "eval/accuracy")) == [
-      "eval/accuracy", "sampled accuracy, eval/avg@8", "entropy, nats"]
 
 
 def test_a_run_that_goes_on_has_each_completion_once(runs):

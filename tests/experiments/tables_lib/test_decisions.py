@@ -57,11 +57,3 @@ def test_a_switch_is_one_token_that_decides():
     one = {**many, name: many[name].copy()}
     one[name].flat[0] = 0.98
     assert decisions.is_switch(one), name
-
-
-@pytest.mark.parametrize("completion, expected", [
-    (":7*3=1+4=5", []), (":7*3=2+4=6", [Mistake(5, "step")]), ("=5", []), ("=6", [
-        Mistake(0, "guess")]), (":7*3=1", [Mistake(6, "step")]), ("7", [Mistake(0, "guess")])])
-def test_mistakes_of_a_chain(completion, expected):
-  task = ModularChain(TaskConfig(num_terms=3), 0, 1)
-  assert task.mistakes(Problem("7*3+4", ""), completion) == expected

@@ -162,15 +162,3 @@ def test_generation_equals_a_loop_without_a_cache():
   np.testing.assert_array_equal(modes.generated, ended)
   others = {prompt: text + "0" for prompt, text in texts.items()}
   assert not readout.decode(MODEL, params, Answered(task, others), few, digits).generated.any()
-
-
-def test_states_of_prompts_do_not_read_padding():
-  from jaxrl_llm.runs.rollout_batch import prompt_batch
-
-  task, problems, _ = asked()
-  params = often_right(0)
-  narrow, wide = (prompt_batch(task, problems[:4], width) for width in (4, 9))
-  found = readout.last_states(MODEL, params, narrow, (0, 1, 2))
-  np.testing.assert_allclose(readout.last_states(MODEL, params, wide, (0, 1, 2)), found, atol=1e-5)
-  last = [params["embedding"][task.render(problem)[-1]] for problem in problems[:4]]
-  np.testing.assert_array_equal(found[0], np.stack(last))

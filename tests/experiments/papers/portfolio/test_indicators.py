@@ -42,13 +42,3 @@ def test_rsi_is_that_of_a_slow_loop():
   expected = np.stack([slow_rsi(column) for column in prices.T], 1)
   np.testing.assert_allclose(indicators.rsi(prices), expected, atol=1e-9)
   assert np.nanmax(np.abs(plain_mean_rsi(prices[:, 0]) - expected[:, 0])) > 1
-
-
-def test_edges():
-  rising = np.arange(1.0, 40.0)[:, None]
-  assert np.isnan(indicators.rsi(rising)[:14]).all() and (indicators.rsi(rising)[14:] == 100).all()
-  assert (indicators.rsi(rising[::-1])[14:] == 0).all()
-  flat = indicators.technical_signals(np.ones((20, 1)))
-  assert (flat[14:, 0, 0] == 50).all() and (flat[14:, 0, 1] == 0).all()
-  assert np.isnan(flat[:13]).all()
-  assert np.isnan(indicators.technical_signals(np.ones((5, 2)))).all()

@@ -149,24 +149,6 @@ def test_a_row_is_thought_prefill_and_answer(name, end_ids, prefill_ids):
     assert layout_faults(found, wrong) > 0
 
 
-def test_fuzzy_without_noise_is_greedy():
-  """Token for token, on 100 prompts without near ties."""
-  batch = prompts(150, group=1, seed=2)
-  cfg = dataclasses.replace(CFG, group_size=1)
-  hard = sampled(hard_thought(0.0), batch, 0.0, cfg)
-  logits = np.sort(scorer()(PARAMS, hard, hard_thought(1.0), 1.0).logits, -1)
-  tie = np.any((logits[..., -1] - logits[..., -2] < NEAR_TIE) & np.asarray(hard.rollout.mask), 1)
-  chosen = np.flatnonzero(~tie)[:100]
-  assert len(chosen) == 100
-
-  def differing(mode) -> int:
-    other = sampled(mode, batch, 0.0, cfg)
-    return int(np.any(np.asarray(other.rollout.tokens != hard.rollout.tokens), 1)[chosen].sum())
-
-  assert differing(soft_thought(0.0, FUZZY)) == 0
-  assert differing(soft_thought(0.0)) > 0 and differing(MODES["fuzzy"]) > 0
-
-
 @pytest.mark.parametrize("name", quick_for({"soft"}, MODES))
 def test_a_row_depends_on_nothing_but_itself(name):
   batch, whole = prompts(), sampled(MODES[name])

@@ -76,21 +76,6 @@ def test_the_frontier_is_the_largest_step_that_holds():
                              [0.97 - 0.92, 0, 0.92 - 0.97], atol=1e-9)
 
 
-def test_cells_of_further_steps_are_one_cell(swept):
-  """All its steps in order; another age or method stays apart."""
-  cell = swept.cells[0]
-  half = len(cell.steps) // 2
-  low, high = (dataclasses.replace(cell, steps=cell.steps[part], final=cell.final[part],
-                                   mean=cell.mean[part], best=cell.best[part],
-                                   dropped=cell.dropped[part], length=cell.length[part],
-                                   drift=cell.drift[part], spread=cell.spread[part],
-                                   seconds=(1.0, 2.0)) for part in (slice(half), slice(half, None)))
-  older = dataclasses.replace(low, age=cell.age + 1)
-  joined, other = records.merged([high, older, low])
-  assert joined == dataclasses.replace(cell, seconds=(2.0, 4.0)) and other == older
-  assert joined.final != high.final + low.final, "ascending steps, whichever ran first"
-
-
 @pytest.mark.parametrize("mixture, oldest", [("row", (0.0, 0.0)), ("batch", (0.0, 1.0))])
 def test_a_mixture_has_the_ages_that_it_says(mixture, oldest):
   """First tokens of a row are by the oldest policy; or all tokens of every fourth group."""
@@ -98,17 +83,3 @@ def test_a_mixture_has_the_ages_that_it_says(mixture, oldest):
   part = np.asarray(rows.parts(setting))
   assert part.min() == 0 and part.max() == 3
   assert (part[0, 0], part[2, 0]) == oldest and part[0, -1] == (3 if mixture == "row" else 0)
-
-
-@pytest.mark.slow
-def test_a_mixture_of_one_policy_is_that_policy():
-  setting = Setting("warm", "tabular", length=16, groups=4, group_size=2)
-  mixed = dataclasses.replace(setting, mixture="row")
-  begin = runs.start(0, setting)
-  policy = runs.get_policy("tabular")
-  table = policy.prepare(begin.params, (), begin.automaton.first_logits)
-  four = runs.table_of(jnp.concatenate([table.log_probs] * 4))
-  alone = rows.sample(begin.automaton, policy, Behavior(table), begin.key, setting)
-  together = rows.sample(begin.automaton, policy, Behavior(four, rows.parts(mixed)), begin.key,
-                         mixed)
-  np.testing.assert_array_equal(alone.tokens, together.tokens)

@@ -11,12 +11,10 @@ import typing
 from pathlib import Path
 
 import pytest
-from absl import flags
-from ml_collections import config_flags
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import fields
-from jaxrl_llm.config import Config, ConfigError, convert, from_dict
+from jaxrl_llm.config import Config, ConfigError, from_dict
 from jaxrl_llm.registry import Choice
 from jaxrl_llm.rollouts import environment, tools
 

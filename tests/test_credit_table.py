@@ -1,4 +1,4 @@
-"""experiments/credit: its page says what its results say, and a case measured again is the same."""
+"""experiments/credit: its page says what its results say."""
 
 import json
 import shutil
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import experiment_files
 import numpy as np
-import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "experiments" / "credit"

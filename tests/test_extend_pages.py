@@ -1,11 +1,8 @@
 """The pages of experiments/extend: short, and each one's command does what the page says."""
 
-import http.server
 import json
 import re
 import shlex
-import threading
-import time
 from pathlib import Path
 
 import forked

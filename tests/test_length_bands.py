@@ -1,13 +1,9 @@
-"""experiments/length_bands: the reward's published values, its task, and what a run must reach."""
+"""experiments/length_bands: the reward's published values, and its task."""
 
-import json
 import math
-import re
-import shlex
 from pathlib import Path
 
 import experiment_files
-import forked
 import numpy as np
 import pytest
 

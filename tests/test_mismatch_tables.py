@@ -1,6 +1,5 @@
-"""experiments/mismatch: its README shows the tables of results.json; its script reads runs."""
+"""experiments/mismatch: its README shows the tables of results.json; its numerics resolve."""
 
-import dataclasses
 import importlib.util
 import json
 from pathlib import Path

@@ -1,17 +1,14 @@
 """Every file in configs/ loads and passes the checks of a run; its header agrees with it."""
 
-import functools
 import importlib.util
 import json
 import operator
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax
 import pytest
 from experiment_files import load
 from suites import quick_for
@@ -19,14 +16,12 @@ from suites import quick_for
 from experiments.planning import report
 from experiments.planning.shapes import SHAPES
 from jaxrl_llm import tasks
-from jaxrl_llm.config import ConfigError, ModelConfig, from_dict
+from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.late import loaded
-from jaxrl_llm.models import Model
 from jaxrl_llm.parallel import divisions
 from jaxrl_llm.presets import PRESETS
-from jaxrl_llm.tasks import mixture, prompts
-from jaxrl_llm.tasks.dataset import _verifier
+from jaxrl_llm.tasks import prompts
 from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parent.parent

@@ -8,7 +8,7 @@ from absl import flags
 from ml_collections import config_flags
 from suites import quick_for
 
-from experiments.tables_lib import sweep_results, sweeps
+from experiments.tables_lib import sweeps
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.wiring import setup
 

@@ -2,11 +2,8 @@
 another shape.
 """
 
-import contextlib
 import json
 import shutil
-import subprocess
-import sys
 
 from campaign import SMALL, Case
 

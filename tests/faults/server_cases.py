@@ -1,7 +1,6 @@
 """Rollout servers that are absent, refuse, lie, or answer nonsense."""
 
 import contextlib
-import json
 import socket
 
 from campaign import main

@@ -2,7 +2,6 @@
 
 from campaign import main
 
-
 SIZES = {
     "group": main({"rollout.group_size": "10000000000"}, "rollout.group_size", "out of range"),
     "vocabulary": main({"model.vocab_size": "100000000000"}, "model.vocab_size", "iB"),

@@ -12,8 +12,8 @@ import setting_cases
 
 pytestmark = pytest.mark.slow
 
-# Keys, config files, files of problems and checkpoints are refused without a process, too:
-# runs/test_bad_input.py, experiments/commands, tasks/test_bad_rows.py, models/hf/test_hf_bad_input.py.
+# Keys, config files, files of problems and checkpoints are refused without a process:
+# runs/test_bad_input.py, experiments/commands/, tasks/test_bad_rows.py, models/hf/.
 KINDS = {
     "reported tracebacks": reported_cases.TRACEBACKS,
     "reported silent": reported_cases.SILENT,

@@ -1,9 +1,7 @@
 """--dry-run prints what would be submitted, and nothing else is; bad input ends in one line."""
 
 import copy
-import json
 import os
-import re
 import shlex
 import subprocess
 import sys

@@ -12,7 +12,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 from suites import quick_for
 
-from jaxrl_llm.config import ConfigError, ModelConfig, ParametersConfig
+from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import (
   CheckpointError,
   Model,
@@ -20,7 +20,6 @@ from jaxrl_llm.models import (
   mtp,
   row_attention,
   save_pretrained,
-  trainable,
 )
 from jaxrl_llm.objective import row_stats as row_stats_lib
 from jaxrl_llm.objective.row_stats import Distribution, row_stats

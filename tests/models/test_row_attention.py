@@ -15,7 +15,7 @@ import pytest
 from suites import quick_for
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import ConfigError, MeshConfig, ModelConfig
+from jaxrl_llm.config import MeshConfig, ModelConfig
 from jaxrl_llm.models import Model, attention_kernels, blocked_attention, row_attention
 from jaxrl_llm.models.row_attention import ONE, PACKED, SHARED, Rows, attend_rows, choose
 

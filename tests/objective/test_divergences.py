@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaxrl_llm.config import ConfigError, KLConfig
 from jaxrl_llm.objective import divergences
 
 NAMES = ("k1", "k2", "k3", "k1+", "k3+")

@@ -14,10 +14,9 @@ import pytest
 from jax import lax
 from suites import quick_of
 
-from jaxrl_llm.config import ConfigError, EstimatorConfig, from_dict
+from jaxrl_llm.config import EstimatorConfig
 from jaxrl_llm.objective import estimators
-from jaxrl_llm.objective.estimators import common, token
-from jaxrl_llm.objective.estimators.registry import register
+from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.ops import masked, prefix
 from jaxrl_llm.registry import ADVANTAGES, ESTIMATORS
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import ConfigError, CorrectionConfig
+from jaxrl_llm.config import CorrectionConfig
 from jaxrl_llm.objective import anchor, correction, gates
 from jaxrl_llm.objective.step_size import ess_step_scale
 

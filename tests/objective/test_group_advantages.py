@@ -1,4 +1,4 @@
-"""Advantages of 2025-26 against loops over one group, worked numbers, and their limits."""
+"""Advantages of 2025-26 against loops over one group, and worked numbers."""
 
 import importlib.util
 import sys
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import AdvantageConfig, ConfigError, from_dict
+from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.types import AdvantageInputs
 

@@ -1,6 +1,5 @@
-"""Estimators that compare the rows of a group: worked numbers, fixed points, and wrong forms."""
+"""Estimators that compare the rows of a group: worked numbers, and wrong forms."""
 
-import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
@@ -11,12 +10,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaxrl_llm.config import AdvantageConfig, AggregationConfig, EstimatorConfig
-from jaxrl_llm.objective import advantages, estimators
+from jaxrl_llm.config import AggregationConfig, EstimatorConfig
+from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.ops import masked
-from jaxrl_llm.types import AdvantageInputs
 
 _spec = importlib.util.spec_from_file_location("contracts_of_groups",
                                                Path(__file__).parent / "contracts.py")

@@ -4,12 +4,11 @@ objective/.
 """
 
 import importlib
-import inspect
 import re
 from pathlib import Path
 
 import pytest
-from method_pages import links, numbers, sections, table
+from method_pages import numbers, sections, table
 
 import jaxrl_llm
 from jaxrl_llm.config import CorrectionConfig, KLConfig

@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_llm.objective.mismatch import PROBABILITY_EDGES, mismatch_metrics
 from jaxrl_llm.reporting.summary import summarize
-from jaxrl_llm.types import Mean, merge_metrics
+from jaxrl_llm.types import merge_metrics
 
 
 def batch(seed=0, rows=6, length=9):

@@ -1,7 +1,6 @@
-"""VCPO's baseline against a loop over a group, its limits, and log-energies of any size."""
+"""VCPO's baseline against a loop over a group, and log-energies of any size."""
 
 import importlib.util
-import math
 from pathlib import Path
 
 import jax.numpy as jnp

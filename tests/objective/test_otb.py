@@ -1,7 +1,6 @@
 """Optimal token baselines against a slow loop, autodiff and their identities."""
 
 import dataclasses
-import functools
 
 import cases
 import jax

@@ -1,19 +1,12 @@
 """Presets: every one is a whole configuration, names what it uses, and keeps what it promises."""
 
-import dataclasses
 import math
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from jaxrl_llm import presets
-from jaxrl_llm.config import Config, ConfigError, EstimatorConfig, base_config, from_dict, to_dict
+from jaxrl_llm.config import Config, ConfigError, base_config, from_dict, to_dict
 from jaxrl_llm.objective import correction, estimators
-from jaxrl_llm.runs.rewards import shaped
-from jaxrl_llm.runs.verdicts import Verdicts
-from jaxrl_llm.types import Reward, Rollout
-from jaxrl_llm.wiring.loop import make_shaping
 
 COMPONENTS = {
     "estimator", "advantage", "aggregation", "correction", "critic", "kl", "vocabulary", "shaping",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from suites import quick_for
 
-from jaxrl_llm.ops import masked, token_stats, vocabulary
+from jaxrl_llm.ops import token_stats, vocabulary
 from jaxrl_llm.types import TokenStats
 
 

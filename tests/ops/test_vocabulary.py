@@ -1,4 +1,4 @@
-"""Vocabulary rules against loops in float64, and what pruning does to a distribution."""
+"""Vocabulary rules against loops in float64."""
 
 import jax
 import jax.numpy as jnp

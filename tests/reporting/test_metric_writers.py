@@ -10,12 +10,10 @@ import types
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from experiments.writers import online  # noqa: F401  it registers two
 from jaxrl_llm import config as config_lib
 from jaxrl_llm.config import ConfigError, WriterConfig, from_dict
-from jaxrl_llm.reporting import metric_writers
 from jaxrl_llm.reporting.metric_writers import Copies, MetricWriter, register
 from jaxrl_llm.reporting.writers import MetricsWriter
 

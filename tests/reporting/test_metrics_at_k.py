@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.reporting.metrics_at_k import pass_at_k
-from jaxrl_llm.runs import evaluate
 
 GOLDEN = {
     (4, 1, 2): 0.5,

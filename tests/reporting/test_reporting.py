@@ -1,4 +1,4 @@
-"""Metrics through merging, writing, crashes and reading; tables, figures and the HTML report."""
+"""Metrics through merging, writing, crashes and reading; the HTML report."""
 
 import html.parser
 import importlib.util
@@ -10,22 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
-from experiments.report import html as page_of_run
-from experiments.report import plots
 from experiments.report.html import write_report
-from experiments.report.plots import plot_run, told_apart
-from experiments.report.run_folder import RunFolder, read_run
-from experiments.report.summaries import headline, summary_rows, summary_table
+from experiments.report.run_folder import read_run
 from experiments.tables_lib.page_parts import markers, replace_part
-from experiments.tables_lib.plots import plot_compare
-from jaxrl_llm import tasks
 from jaxrl_llm.config import Config, ConfigError, WriterConfig, to_dict
 from jaxrl_llm.reporting.metric_writers import Copies
 from jaxrl_llm.reporting.reader import RunError
 from jaxrl_llm.reporting.summary import QUANTILES, summarize
-from jaxrl_llm.reporting.tables import markdown_table
 from jaxrl_llm.reporting.writers import MetricsWriter, write_rollouts
 from jaxrl_llm.types import Extreme, Histogram, Mean, merge_metrics
 

@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import re
-import types
 
 import numpy as np
 import pytest
@@ -14,11 +13,10 @@ import pytest
 from experiments.report import rollout_rows
 from experiments.report.run_folder import RunFolder
 from experiments.tables_lib.replay import frozen
-from jaxrl_llm.config import RolloutConfig, RolloutFilesConfig
+from jaxrl_llm.config import RolloutConfig
 from jaxrl_llm.reporting import token_columns, writers
 from jaxrl_llm.reporting.reader import RunError
-from jaxrl_llm.reporting.writers import prune_rollouts, write_rollouts
-from jaxrl_llm.runs import outputs
+from jaxrl_llm.reporting.writers import write_rollouts
 
 ARRAYS = ("tokens", "mask", "behavior_log_probs")
 

@@ -1,7 +1,4 @@
-"""The engine samples what `generate` samples, whatever its batch, chunks and refills.
-
-Its counts are true.
-"""
+"""The engine samples what `generate` samples, whatever its batch, chunks and refills."""
 
 import dataclasses
 import functools
@@ -21,7 +18,7 @@ from jaxrl_llm.rollouts import chunk, decoding, engine, generate, hand_over, siz
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.rollouts.rollout_table import RolloutTable
-from jaxrl_llm.rollouts.slots import Slots, by_load
+from jaxrl_llm.rollouts.slots import Slots
 from jaxrl_llm.types import PromptBatch, Sampling
 
 MODEL = Model(

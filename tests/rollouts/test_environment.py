@@ -2,10 +2,6 @@
 inserted.
 """
 
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast

@@ -10,13 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict
-from jax import lax
 from suites import quick_of
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
-  ConfigError,
   MeshConfig,
   ModelConfig,
   ParametersConfig,

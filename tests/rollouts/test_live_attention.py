@@ -9,10 +9,10 @@ import pytest
 from test_engine import EOS, KEY, NEW, prompts
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import MeshConfig, ModelConfig, RolloutConfig, SamplerConfig
+from jaxrl_llm.config import ModelConfig, SamplerConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model, live_attention, live_comparison, live_kernel
-from jaxrl_llm.rollouts import decode_attention, decoding, engine, generate, numerics
+from jaxrl_llm.rollouts import decode_attention, decoding, engine, generate
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.types import Sampling
 

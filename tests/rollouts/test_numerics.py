@@ -4,8 +4,6 @@ where asked for.
 
 import dataclasses
 import functools
-import operator
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +12,6 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from jaxrl_llm.config import (
-  ConfigError,
   ModelConfig,
   ParametersConfig,
   RolloutConfig,

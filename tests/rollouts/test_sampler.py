@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl_llm.config import ModelConfig, SamplerConfig, StepConfig
 from jaxrl_llm.models import Model

@@ -11,7 +11,7 @@ from suites import quick_of
 from test_engine import EOS, KEY, NEW, WIDTH, prompts
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
+from jaxrl_llm.config import ModelConfig, SamplerConfig
 from jaxrl_llm.models import Model, kv_cache, live_attention, live_comparison, row_cache
 from jaxrl_llm.rollouts import decoding, engine, generate
 from jaxrl_llm.rollouts.engine import EngineConfig

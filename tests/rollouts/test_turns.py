@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import operator
 import threading
 import time
 
@@ -12,16 +11,14 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import MeshConfig, ModelConfig, StepConfig
+from jaxrl_llm.config import ModelConfig, StepConfig
 from jaxrl_llm.fields import ConfigError, PluginError
 from jaxrl_llm.models import Model, row_cache
-from jaxrl_llm.rollouts import decoding, engine, sizes
+from jaxrl_llm.rollouts import decoding, engine
 from jaxrl_llm.rollouts.engine import EngineConfig
-from jaxrl_llm.rollouts.environment import Continue, Stop, ToolEnvironment
+from jaxrl_llm.rollouts.environment import Continue, Stop
 from jaxrl_llm.rollouts.next_token import row_keys, sample_token
-from jaxrl_llm.rollouts.protocols import Inline
 from jaxrl_llm.rollouts.rollout_table import RolloutTable
-from jaxrl_llm.tasks.tokenizer import character_tokenizer, encode
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import (
   STOP_ENVIRONMENT,

@@ -1,7 +1,6 @@
 """A run's inputs are contents: another file under the same path is refused, in one line."""
 
 import json
-import shutil
 
 import pytest
 

@@ -4,7 +4,6 @@ import dataclasses
 import json
 from pathlib import Path
 
-import command
 import formats
 import jax
 import pytest
@@ -12,8 +11,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from experiments.commands import command_flags
-from experiments.report.run_folder import read_run
-from jaxrl_llm.config import ConfigError, OptimizerConfig, convert
+from jaxrl_llm.config import ConfigError, OptimizerConfig
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.wiring import automatic, setup
 

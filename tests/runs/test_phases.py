@@ -1,11 +1,10 @@
-"""Time by phase, tokens per second, memory, and the choice of iterations to profile."""
+"""Time by phase, and tokens per second."""
 
 from types import SimpleNamespace
 
 import jax.numpy as jnp
 import pytest
 
-from jaxrl_llm.config import ConfigError, check, from_dict
 from jaxrl_llm.runs import outputs, phases, records
 from jaxrl_llm.runs.observers import Observers
 from jaxrl_llm.runs.phases import PHASES, Phases

@@ -1,6 +1,4 @@
-"""A run of a mixture of experts with routing replay, killed and started again; and what the replay
-takes out of the gap between an int8 sampler and the trainer.
-"""
+"""A run of a mixture of experts with routing replay, killed and started again."""
 
 import command
 import jax

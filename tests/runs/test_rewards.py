@@ -13,7 +13,7 @@ from jaxrl_llm.runs.rewards import reward_parts, shaped
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.tasks import rewards
-from jaxrl_llm.tasks.rewards import RewardedTask, refuse_if_all_failed, verdict
+from jaxrl_llm.tasks.rewards import RewardedTask, refuse_if_all_failed
 from jaxrl_llm.types import Reward, Rollout
 from jaxrl_llm.wiring.loop import make_loop, make_shaping
 

@@ -3,20 +3,16 @@
 import collections
 import json
 import math
-import platform
-import re
 
 import command
 import jax
 import numpy as np
 import pytest
 import tiny
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
 
 from experiments.report.rollout_rows import read_rollouts
 from jaxrl_llm.config import from_dict
-from jaxrl_llm.store import workdir
 from jaxrl_llm.wiring import setup
 
 pytestmark = pytest.mark.slow

@@ -16,11 +16,10 @@ from flax.traverse_util import flatten_dict
 from experiments.commands import saved
 from jaxrl_llm.config import ConfigError, ParametersConfig, from_dict, to_dict
 from jaxrl_llm.models import hf, trainable
-from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import Checkpoints, TornCheckpointsError, iterations
-from jaxrl_llm.wiring import sampler, setup
+from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.warm_start import warm_start
 
 LORA = {"train": "lora", "lora_rank": 2}

@@ -1,17 +1,13 @@
-"""Turns in saved rollouts: written by a run, read back for a replay, shown apart in the report."""
+"""Turns in saved rollouts: written by a run, read back for a replay."""
 
-
-import jax
 import numpy as np
 import pytest
 
-from experiments.report import html, report
 from experiments.report.run_folder import RunFolder
 from experiments.tables_lib.replay import frozen
 from jaxrl_llm.config import RolloutConfig
 from jaxrl_llm.reporting import writers
 from jaxrl_llm.reporting.reader import RunError
-from jaxrl_llm.runs import evaluate
 from jaxrl_llm.runs.records import rollout_rows
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.tasks.tokenizer import character_tokenizer

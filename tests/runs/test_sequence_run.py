@@ -1,6 +1,5 @@
 """A run whose rows are divided over devices is the run on one device, up to rounding."""
 
-
 import jax
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from test_overlap import built, from_the_start
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.parallel import divisions
 from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.runs.evaluate import sample_rows
 from jaxrl_llm.types import PromptBatch

@@ -5,14 +5,12 @@ import functools
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_batch
 
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.models import Model, save_pretrained
-from jaxrl_llm.runs.carried import abstract_scores
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
 from jaxrl_llm.training.columns import CURRENT, TEACHER, TEACHER_COLUMN
 from jaxrl_llm.types import Problem

@@ -1,6 +1,4 @@
-"""Through the command: the best checkpoint, early stopping, the report of an interrupted run, and
-profiles.
-"""
+"""Through the command: the best checkpoint, early stopping, the report of an interrupted run."""
 
 import re
 import signal

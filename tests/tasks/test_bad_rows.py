@@ -1,6 +1,5 @@
 """Rows as people have them: repeated indices, and errors that name file, line and column."""
 
-import csv
 import json
 import logging
 

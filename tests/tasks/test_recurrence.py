@@ -1,12 +1,10 @@
-"""A recurrence of digits: right values, planted mistakes by kind and place, and refusals."""
-
-import dataclasses
+"""A recurrence of digits: right values, planted mistakes by kind and place."""
 
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import ConfigError, TaskConfig
-from jaxrl_llm.tasks.recurrence import CARELESS, DIGITS, LETTERS, Recurrence
+from jaxrl_llm.config import TaskConfig
+from jaxrl_llm.tasks.recurrence import CARELESS, DIGITS, Recurrence
 from jaxrl_llm.tasks.task_base import Mistake
 from jaxrl_llm.types import Problem
 

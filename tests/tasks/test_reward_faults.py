@@ -3,7 +3,6 @@
 import logging
 import re
 import sys
-import threading
 import time
 from pathlib import Path
 

@@ -3,7 +3,7 @@
 import pytest
 from transformers import AutoTokenizer
 
-from jaxrl_llm.config import ConfigError, TaskConfig
+from jaxrl_llm.config import TaskConfig
 from jaxrl_llm.tasks import tokenizer
 from jaxrl_llm.tasks.arithmetic import ModularChain
 from jaxrl_llm.types import Problem

@@ -2,10 +2,9 @@
 
 import pytest
 
-from jaxrl_llm.config import ConfigError, TaskConfig, ToolArithmeticConfig
+from jaxrl_llm.config import TaskConfig
 from jaxrl_llm.rollouts.environment import Continue, make_environment
 from jaxrl_llm.tasks import make_task, tokenizer
-from jaxrl_llm.tasks.arithmetic import ModularChain
 from jaxrl_llm.tasks.tool_arithmetic import ToolArithmetic
 from jaxrl_llm.types import Problem
 

@@ -9,7 +9,6 @@ import tiny_batch
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.objective import advantages, terms
 from jaxrl_llm.ops import masked
-from jaxrl_llm.registry import COLUMNS
 from jaxrl_llm.training import columns
 from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.scoring import score_rollout

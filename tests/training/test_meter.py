@@ -3,17 +3,14 @@ whatever its reward.
 """
 
 import dataclasses
-import itertools
-import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from smallest import built, resolved, start_of
+from smallest import built, start_of
 
 from jaxrl_llm import parallel
-from jaxrl_llm.models import Model
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.rollout_batch import iteration_key, prompt_batch
@@ -23,12 +20,7 @@ from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Rollout, Sampling, TokenStats
 from jaxrl_llm.wiring.loop import make_loop
 from jaxrl_llm.wiring.scoring import (
-  BEHAVIOR,
-  DETACHED,
-  RECOMPUTED,
   make_meter,
-  make_scoring,
-  score_rollout,
 )
 from jaxrl_llm.wiring.warm_start import Start
 

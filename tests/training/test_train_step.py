@@ -29,7 +29,6 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss, sft_loss
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.estimator_weights import with_estimator_weights
-from jaxrl_llm.training.micro_batches import join_rows, split_rows
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import (

@@ -1,6 +1,5 @@
 """What a user writes wrongly in a command's flags ends in one line."""
 
-import logging
 import os
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from absl import flags
 from ml_collections import config_flags
-from orbax.checkpoint._src.metadata import checkpoint as checkpoint_metadata
 
 from experiments.commands import command_flags, command_line
 from jaxrl_llm.config import ConfigError

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model, hf
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
 

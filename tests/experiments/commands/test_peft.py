@@ -2,21 +2,18 @@
 
 import dataclasses
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
-from safetensors.numpy import save_file
 from suites import quick_for
 
 from experiments.commands import peft
 from experiments.families import checkpoints as hf_checkpoints
 from jaxrl_llm.config import ParametersConfig
 from jaxrl_llm.models import hf, trainable
-from jaxrl_llm.models.hf.safetensors_files import write_tensors
 
 LORA = ParametersConfig("lora", lora_rank=3, lora_alpha=12.0)
 ATTENTION = dataclasses.replace(LORA, lora_targets=("attention/(query|key|value|out)",))

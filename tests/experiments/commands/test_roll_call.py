@@ -13,7 +13,6 @@ import pytest
 
 from experiments.commands import roll_call, start_up
 from experiments.commands.roll_call import AbsentError, RollCall
-from jaxrl_llm.config import ConfigError
 from jaxrl_llm.parallel import processes
 
 PEER = textwrap.dedent("""

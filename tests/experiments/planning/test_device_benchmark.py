@@ -1,11 +1,6 @@
-"""The benchmark of one device: its counts, its time limit, and what it does without memory."""
+"""The benchmark of one device: its counts, and an engine that samples other rows."""
 
-import dataclasses
-import importlib.util
-import itertools
 import json
-import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.planning import device_benchmark, device_cases, ring_reference, targets
+from experiments.planning import device_benchmark, device_cases, ring_reference
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import Model, kv_cache
 

@@ -15,15 +15,13 @@ from experiments.planning import (
   analysis,
   programs,
   report,
-  sampler_programs,
   targets,
 )
 from experiments.planning.analysis import Analysis, InTurn, Program, Roofline
 from jaxrl_llm import parallel
-from jaxrl_llm.config import ConfigError, from_dict
+from jaxrl_llm.config import ConfigError
 from jaxrl_llm.models import trainable
 from jaxrl_llm.training.train_step import init_state, state_shardings
-from jaxrl_llm.wiring import automatic
 
 DEVICES = 4
 CPU = targets.Target("cpu", targets.Chip("cpu", 1e9, 1e6, 1e9, 1e9, 1e9, "a made-up device"),

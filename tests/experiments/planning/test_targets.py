@@ -1,13 +1,11 @@
-"""Names of targets and programs, and what a user reads where one is wrong."""
+"""Names of targets, and what a user reads where one is wrong."""
 
-import importlib.util
 import re
 
-import jax
 import planned_config
 import pytest
 
-from experiments.planning import abstract, programs, shapes, targets
+from experiments.planning import shapes, targets
 from jaxrl_llm.config import ConfigError
 
 

@@ -1,13 +1,11 @@
 """The questions of the SmolLM2 recipe, their answers, and where the model is found."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 
 from experiments.smollm2 import questions
 from experiments.smollm2.checkpoint import checkpoint
-from jaxrl_llm.config import ConfigError, RolloutConfig, TaskConfig
+from jaxrl_llm.config import RolloutConfig, TaskConfig
 from jaxrl_llm.tasks import make_task
 
 

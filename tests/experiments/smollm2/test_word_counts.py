@@ -1,10 +1,10 @@
-"""Counts in SmolLM2: the prompts hide no other cue, and the tables say what was measured."""
+"""Counts in SmolLM2: the prompts hide no other cue."""
 
 import collections
 
 import numpy as np
 
-from experiments.smollm2 import counting, counting_task
+from experiments.smollm2 import counting_task
 from jaxrl_llm.config import TaskConfig
 from jaxrl_llm.tasks import make_task
 

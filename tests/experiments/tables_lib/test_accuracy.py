@@ -1,4 +1,4 @@
-"""Accuracy over seeds: runs that ended early, collapses, and what a row says."""
+"""Accuracy over seeds: runs that ended early, collapses, and tokens up to an evaluation."""
 
 import json
 import types

@@ -1,11 +1,9 @@
-"""experiments/aggregation: which completions are right, and what its page counts in them."""
+"""experiments/aggregation: which completions are right."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from experiments.tables_lib import sweeps
 from jaxrl_llm.config import TaskConfig, load_plugins
 from jaxrl_llm.tasks import make_task
 

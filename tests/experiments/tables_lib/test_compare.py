@@ -11,7 +11,7 @@ import pytest
 
 from experiments.report import strips
 from experiments.report.run_folder import read_run
-from experiments.tables_lib import compare, plots
+from experiments.tables_lib import compare
 from jaxrl_llm.config import Config, to_dict
 from jaxrl_llm.reporting.reader import RunError
 

@@ -1,4 +1,4 @@
-"""Tokens that are forced or forbidden, and mistakes by eighth and kind: is a task a switch?"""
+"""Tokens that are forced or forbidden: is a task a switch?"""
 
 import jax
 import numpy as np
@@ -9,10 +9,7 @@ from experiments.tables_lib.decisions import FREE, Case, Rules
 from jaxrl_llm.config import ModelConfig, TaskConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.runs.rollout_batch import prompt_batch
-from jaxrl_llm.tasks.arithmetic import ModularChain
 from jaxrl_llm.tasks.recurrence import Recurrence
-from jaxrl_llm.tasks.task_base import Mistake
-from jaxrl_llm.types import Problem
 
 STEPS, COUNT = 5, 32
 

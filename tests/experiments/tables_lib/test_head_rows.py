@@ -1,4 +1,4 @@
-"""Row repair moves these rows only; adapters merge; counts at the published shape."""
+"""Row repair moves these rows only; the hinge is that of a loop."""
 
 import dataclasses
 import functools
@@ -10,12 +10,10 @@ import optax
 import pytest
 from flax.traverse_util import flatten_dict
 
-from experiments.planning.shapes import SHAPES
 from experiments.tables_lib import fitting, head_rows
 from jaxrl_llm.config import ModelConfig, OptimizerConfig, ParametersConfig
-from jaxrl_llm.models import Model, layers, trainable
+from jaxrl_llm.models import Model
 from jaxrl_llm.training.optimizers import make_optimizer
-from jaxrl_llm.types import SupervisedBatch
 
 pytestmark = pytest.mark.slow
 

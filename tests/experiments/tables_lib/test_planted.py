@@ -1,6 +1,5 @@
 """Exact values of planted rows, and the share of an advantage that lands on the decisive token."""
 
-import dataclasses
 import itertools
 
 import numpy as np

@@ -2,11 +2,10 @@
 
 import pytest
 
-from experiments.tables_lib import checkout, page_parts, published
+from experiments.tables_lib import checkout, published
 from experiments.tables_lib.page_parts import Place
 from experiments.tables_lib.published import Claim, Table
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.reporting.tables import markdown_table
 
 PAGE = """# A table
 What it says.

@@ -12,7 +12,6 @@ from experiments.tables_lib import readout
 from jaxrl_llm.config import ModelConfig, TaskConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.tasks import make_task
-from jaxrl_llm.types import Problem
 
 RNG = np.random.default_rng(0)
 STATES = RNG.normal(size=(60, 8)) + 3.0

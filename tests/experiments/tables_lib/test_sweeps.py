@@ -1,6 +1,5 @@
 """Which runs of a sweep are missing, what a result is made of, and if it would differ today."""
 
-import dataclasses
 import json
 import sys
 
@@ -9,7 +8,6 @@ import pytest
 from experiments.commands.command_line import ENDED_EARLY
 from experiments.tables_lib import sweep_results, sweeps
 from experiments.tables_lib.sweeps import Cell, Sweep
-from jaxrl_llm.fields import ConfigError
 
 MAIN = """
 import json, pathlib, sys

@@ -1,12 +1,10 @@
 """experiments/tools: a recurrence with values that only a tool knows, and its mistakes."""
 
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from experiments.tables_lib import sweeps
 from jaxrl_llm.config import TaskConfig, load_plugins
 from jaxrl_llm.rollouts.environment import ENVIRONMENTS, Continue, Stop
 from jaxrl_llm.tasks import make_task

@@ -7,8 +7,8 @@ import pytest
 
 from experiments.tasks import countdown
 from experiments.tasks.countdown import CountdownConfig, check_expression
-from jaxrl_llm.config import ConfigError, PromptConfig, RolloutConfig, TaskConfig
-from jaxrl_llm.tasks import make_task, tokenizer
+from jaxrl_llm.config import TaskConfig
+from jaxrl_llm.tasks import make_task
 from jaxrl_llm.types import Problem
 
 CFG = TaskConfig(name="countdown")

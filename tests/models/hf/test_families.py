@@ -14,22 +14,15 @@ from experiments.families import checkpoints as hf
 from experiments.families import comparison, parity
 from experiments.families.comparison import ids, log_probs, packed_rows, relative_error, sampled
 from jaxrl_llm import config, register
-from jaxrl_llm.config import (
-  ConfigError,
-  ModelConfig,
-  RolloutConfig,
-)
 from jaxrl_llm.models import (
   CheckpointError,
   Model,
   blocked_attention,
   families,
   load_pretrained,
-  row_attention,
   save_pretrained,
   trainable,
 )
-from jaxrl_llm.rollouts import numerics
 
 NEW = ["mistral", "mistral_full", "olmo2", "olmo2_tied", "smollm3", "smollm3_untied", "gemma3",
        "gemma3_stretched"]

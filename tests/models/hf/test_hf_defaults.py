@@ -1,4 +1,4 @@
-"""What a directory says beside its weights: positions, sampling, EOS, shards, one dtype."""
+"""What a directory says beside its weights: sampling, EOS, shards, one dtype."""
 
 import json
 
@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from experiments.families import checkpoints as hf
 from jaxrl_llm.models import CheckpointError, load_pretrained, save_pretrained
-from jaxrl_llm.models.hf.recommended_sampling import differing_sampling, position_limit
+from jaxrl_llm.models.hf.recommended_sampling import differing_sampling
 from jaxrl_llm.models.hf.safetensors_files import INDEX, Weights
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer, stop_ids
 

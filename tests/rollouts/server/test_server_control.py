@@ -1,6 +1,5 @@
 """A server whose control answers an error is refused at once, in one line, and is left running."""
 
-import logging
 import time
 from pathlib import Path
 

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import engine_server

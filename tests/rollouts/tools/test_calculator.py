@@ -1,7 +1,6 @@
 """The calculator: exact values, fixed error texts, and bounds that hold."""
 
 import random
-import sys
 import time
 from fractions import Fraction
 
@@ -9,7 +8,6 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.rollouts.tools import Calculator, ToolResult, calculator
 
 VALUES = {

@@ -1,6 +1,5 @@
-"""experiments/papers/budgets: the policy's gradient, its search on a known cost, and the page."""
+"""experiments/papers/budgets: what the policy's gradient is, and what a reward is compared with."""
 
-import copy
 from pathlib import Path
 
 import experiment_files
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.tables_lib import seed_results
 
 FOLDER = Path(__file__).parents[4] / "experiments" / "papers" / "budgets"
 

@@ -1,7 +1,5 @@
 """Budgets are met exactly, and a pruned model computes what a smaller one does."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,16 +1,9 @@
-"""experiments/papers/counting: its page says what its results say, and they meet what they must."""
+"""experiments/papers/counting: lists of every length, and answers that are right."""
 
-import copy
-import dataclasses
 from pathlib import Path
 
-import experiment_files
-import numpy as np
-import pytest
 
-from experiments.tables_lib import seed_results
 from jaxrl_llm.config import TaskConfig, load_plugins
-from jaxrl_llm.models import Model
 from jaxrl_llm.tasks import make_task
 
 FOLDER = Path(__file__).parents[4] / "experiments" / "papers" / "counting"

@@ -1,13 +1,8 @@
-"""experiments/papers/critical_tokens: the page says what the results say."""
+"""A planted response has one error, which the later sums follow from."""
 
-from pathlib import Path
-
-import experiment_files
-import jax
 import numpy as np
-import pytest
 
-from experiments.tables_lib import chains, seed_results
+from experiments.tables_lib import chains
 
 
 def plants_one_error(corrupted) -> bool:

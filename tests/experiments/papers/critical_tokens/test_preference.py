@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from experiments.papers.critical_tokens.dpo import DpoConfig, Side, contrastive_scores, dpo_loss
-from jaxrl_llm.fields import ConfigError
 
 POS, NEG = [.6, .3, .1], [.2, .5, .3]
 # (1 + beta) log P_pos - beta log P_neg, as powers of probabilities, normalised. For beta 1:

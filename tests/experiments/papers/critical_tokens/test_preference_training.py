@@ -1,4 +1,4 @@
-"""Pairs from groups by hand, losses of pairs under a model, and scores from two models."""
+"""Pairs from groups by hand, and losses of pairs under a model."""
 
 import functools
 

@@ -1,16 +1,9 @@
-"""The prober of critical tokens, with scripted continuations and with the engine."""
+"""The prober of critical tokens, with scripted continuations."""
 
-import functools
-
-import jax
 import numpy as np
-import pytest
 
 from experiments.papers.critical_tokens import probing
 from experiments.papers.tvm.search import Step
-from jaxrl_llm.config import ModelConfig, SamplerConfig
-from jaxrl_llm.models import Model
-from jaxrl_llm.types import Sampling
 
 
 def by_hand(find) -> bool:

@@ -1,6 +1,5 @@
 """papers/number_tokens/codecs.py: the golden outputs of the scheme, its inverse, its vocabulary."""
 
-import itertools
 import re
 from decimal import Decimal
 
@@ -8,12 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models
 from tokenizers.pre_tokenizers import PreTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from experiments.papers.number_tokens.codecs import TstNumberCodec
-from jaxrl_llm.config import ConfigError
 from jaxrl_llm.tasks import tokenizer as tokenizers
 
 # arXiv 2604.11582, README of the author's converter

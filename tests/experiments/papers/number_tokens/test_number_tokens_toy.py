@@ -12,11 +12,9 @@ import experiment_files
 import jax
 import pytest
 
-from jaxrl_llm.config import TaskConfig, from_dict
-from jaxrl_llm.fields import ConfigError
+from jaxrl_llm.config import from_dict
 from jaxrl_llm.models import trainable
 from jaxrl_llm.tasks import TASKS, demonstrations, make_task
-from jaxrl_llm.types import Problem
 from jaxrl_llm.wiring import setup
 
 HERE = Path(__file__).parents[4] / "experiments" / "papers" / "number_tokens"

@@ -1,7 +1,6 @@
 """papers/occ/derivations.md says what the code does: names, defaults, what reaches the trunk."""
 
 import contextlib
-import re
 from pathlib import Path
 
 import pytest

@@ -12,9 +12,8 @@ import pytest
 from suites import quick_of
 
 from experiments.papers.occ import losses as mtp
-from experiments.papers.occ.calibration import COEFFICIENT, cosine
+from experiments.papers.occ.calibration import COEFFICIENT
 from jaxrl_llm.config import (
-  ConfigError,
   EstimatorConfig,
   LossConfig,
   ModelConfig,
@@ -22,7 +21,6 @@ from jaxrl_llm.config import (
   TermConfig,
 )
 from jaxrl_llm.models import Model
-from jaxrl_llm.models import mtp as mtp_module
 from jaxrl_llm.objective.loss import policy_loss, policy_stats, sft_loss
 from jaxrl_llm.registry import LOSS_TERMS
 from jaxrl_llm.training import transforms

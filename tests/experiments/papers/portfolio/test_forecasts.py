@@ -1,7 +1,6 @@
 """The rolling ridge: a slow loop's slopes, the leave-one-out choice, and no look-ahead."""
 
 import numpy as np
-import pytest
 
 from experiments.papers.portfolio import forecasts
 

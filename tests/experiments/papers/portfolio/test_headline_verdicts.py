@@ -1,11 +1,10 @@
-"""The table of all verdicts: its cells, its optimum, its regret, and its file."""
+"""The table of all verdicts: its columns, its cells, and what they do not depend on."""
 
 import numpy as np
 import pytest
 
 from experiments.papers.portfolio import backtest, simulation, verdicts
 from experiments.papers.portfolio.weights import MeanVariance
-from jaxrl_llm.fields import ConfigError
 
 RULE = MeanVariance()
 

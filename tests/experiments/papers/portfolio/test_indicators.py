@@ -1,9 +1,8 @@
-"""RSI and SMA: TA-Lib's numbers, a slow loop's, and the edges."""
+"""RSI and SMA are those of a slow loop."""
 
 import itertools
 
 import numpy as np
-import pytest
 
 from experiments.papers.portfolio import indicators
 
@@ -42,3 +41,9 @@ def test_rsi_is_that_of_a_slow_loop():
   expected = np.stack([slow_rsi(column) for column in prices.T], 1)
   np.testing.assert_allclose(indicators.rsi(prices), expected, atol=1e-9)
   assert np.nanmax(np.abs(plain_mean_rsi(prices[:, 0]) - expected[:, 0])) > 1
+
+
+def test_sma_is_that_of_a_slow_loop():
+  prices = random_prices(40)
+  means = [prices[t - 13:t + 1].mean(0) if t >= 13 else np.full(3, np.nan) for t in range(40)]
+  np.testing.assert_allclose(indicators.sma(prices), means)

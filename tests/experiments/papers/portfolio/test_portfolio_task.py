@@ -1,11 +1,10 @@
-"""The task: prompts, rewards of the table, components by kind, and what is refused."""
+"""The task: days that are held out, and rewards of the table."""
 
 import numpy as np
 import pytest
 
-from experiments.papers.portfolio import config, simulation, verdicts
-from jaxrl_llm.config import TaskConfig, from_dict, load_plugins
-from jaxrl_llm.fields import ConfigError
+from experiments.papers.portfolio import verdicts
+from jaxrl_llm.config import TaskConfig, load_plugins
 from jaxrl_llm.tasks import make_task
 
 ASSETS, COLUMNS = 2, 9

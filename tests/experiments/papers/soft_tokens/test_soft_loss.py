@@ -1,4 +1,4 @@
-"""The loss of soft thoughts: its value, what is left out, and a score whose mean is zero."""
+"""The loss of soft thoughts: its value, and what is left out."""
 
 import functools
 
@@ -20,7 +20,6 @@ from experiments.papers.soft_tokens.mixtures import (
 from jaxrl_llm.config import AggregationConfig, ModelConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.aggregation import loss_weights
-from jaxrl_llm.ops.token_stats import scaled_logits
 from jaxrl_llm.types import PromptBatch, Sampling
 
 MODEL = Model(

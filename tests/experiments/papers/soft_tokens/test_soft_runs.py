@@ -1,7 +1,4 @@
-"""Training and evaluation with soft thoughts: rewards, advantages, updates that repeat."""
-
-import dataclasses
-import functools
+"""Training with soft thoughts: rewards and advantages."""
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.papers.soft_tokens import soft_runs
-from experiments.papers.soft_tokens.mixtures import ANSWER, THOUGHT, SoftRollout, noise_scale
-from experiments.papers.soft_tokens.sampler import SoftSamplerConfig
-from jaxrl_llm.config import ModelConfig, TaskConfig
-from jaxrl_llm.models import Model
+from experiments.papers.soft_tokens.mixtures import ANSWER, THOUGHT, SoftRollout
+from jaxrl_llm.config import TaskConfig
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.tokenizer import encode

@@ -1,14 +1,11 @@
-"""experiments/papers/soft_tokens: the page says what the results say; the command."""
+"""experiments/papers/soft_tokens: the page says what the results say; slips of the task."""
 
-import json
 import shutil
 from pathlib import Path
 
 import experiment_files
 import numpy as np
-import pytest
 
-from experiments.papers.soft_tokens import soft_runs
 from jaxrl_llm.config import TaskConfig, load_plugins
 from jaxrl_llm.tasks import make_task
 

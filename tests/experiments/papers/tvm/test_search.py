@@ -10,7 +10,6 @@ import pytest
 from experiments.papers.tvm import search
 from experiments.papers.tvm.search import Beam, BeamConfig, Step
 from jaxrl_llm.config import ModelConfig, SamplerConfig
-from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts import generate
 from jaxrl_llm.types import PromptBatch, Sampling

@@ -1,4 +1,4 @@
-"""Labels of value models: worked out by hand, and without bias on walks whose value is known."""
+"""Labels of value models, worked out by hand."""
 
 import unittest.mock
 
@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.papers.tvm import walks
 from experiments.papers.tvm.value_labels import prefix_value_labels
 from jaxrl_llm.ops import masked
 

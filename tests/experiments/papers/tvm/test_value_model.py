@@ -10,7 +10,7 @@ import pytest
 from experiments.papers.tvm import value_model
 from experiments.papers.tvm.value_model import ValueLoss
 from jaxrl_llm import parallel
-from jaxrl_llm.config import ConfigError, MeshConfig, ModelConfig
+from jaxrl_llm.config import MeshConfig, ModelConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.objective.row_stats import row_stats

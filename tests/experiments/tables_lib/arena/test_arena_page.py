@@ -1,4 +1,4 @@
-"""experiments/arena: the pages are rendered from the results, and both test beds are asked."""
+"""experiments/arena: the pages are rendered from the results."""
 
 import dataclasses
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.tables_lib import page_parts, statistics
+from experiments.tables_lib import page_parts
 from experiments.tables_lib.arena import records
 
 ARENA = Path(__file__).parents[4] / "experiments" / "arena"

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.tables_lib import arena
 from experiments.tables_lib.arena import methods, rows, runs, updates
 from experiments.tables_lib.arena.setting import Setting
-from jaxrl_llm.config import ConfigError
 
 SETTING = Setting("warm", "tabular", length=16, groups=4, group_size=4, batches=1, iterations=4,
                   evaluations=4, ring=5)

@@ -3,13 +3,11 @@
 import dataclasses
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments.tables_lib import arena
-from experiments.tables_lib.arena import figures, methods, records, rows, runs, tables
-from experiments.tables_lib.arena.rows import Behavior
+from experiments.tables_lib.arena import methods, records, rows, tables
 from experiments.tables_lib.arena.setting import Setting
 from jaxrl_llm.config import ConfigError
 

@@ -1,21 +1,18 @@
 """The atlas: coefficients against closed forms, wrong estimators that they reject, and the page."""
 
-import io
 import math
 import re
-import subprocess
 from pathlib import Path
 
-import forked
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 from suites import quick_for
 
-from experiments.tables_lib.atlas import atlas, atlas_panels, atlas_tables, coefficients
+from experiments.tables_lib.atlas import atlas, atlas_tables, coefficients
 from experiments.tables_lib.page_parts import markers
-from jaxrl_llm.config import ConfigError, EstimatorConfig, load_plugins
+from jaxrl_llm.config import ConfigError, EstimatorConfig
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators import common
 

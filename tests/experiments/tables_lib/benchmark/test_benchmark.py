@@ -4,7 +4,6 @@ interruption.
 
 import dataclasses
 import json
-import math
 from pathlib import Path
 
 import forked
@@ -13,19 +12,16 @@ import numpy as np
 import pytest
 import tiny
 
-from experiments.report import report
 from experiments.tables_lib.benchmark import benchmark
 from experiments.tables_lib.benchmark.benchmark import Settings
 from experiments.tables_lib.benchmark.loading import described
 from jaxrl_llm.config import ConfigError, WriterConfig, from_dict, to_dict
 from jaxrl_llm.models import save_pretrained
-from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.runs import evaluate
-from jaxrl_llm.runs.rollout_batch import prompt_batch
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.store import workdir
 from jaxrl_llm.store.checkpoints import Checkpoints
-from jaxrl_llm.types import Reward, Sampling
+from jaxrl_llm.types import Reward
 from jaxrl_llm.wiring import evaluation_sets, setup
 from jaxrl_llm.wiring.warm_start import Start
 

@@ -1,7 +1,5 @@
 """What each weight is unbiased for, to 1e-10 in float64; each test would notice a wrong weight."""
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 import types
 
 import jax
@@ -12,7 +11,6 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from experiments.commands import saved
-from experiments.report import html
 from experiments.report.run_folder import read_run
 from experiments.tables_lib.replay import frozen, replay, replay_report, replay_run
 from jaxrl_llm.config import EstimatorConfig, StepConfig, VocabularyConfig, base_config, from_dict

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-
 FOLDER = Path(__file__).parents[4] / "experiments" / "papers" / "budgets"
 
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-
 from jaxrl_llm.config import TaskConfig, load_plugins
 from jaxrl_llm.tasks import make_task
 

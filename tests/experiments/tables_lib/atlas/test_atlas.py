@@ -1,5 +1,6 @@
 """The atlas: coefficients against closed forms, wrong estimators that they reject, and the page."""
 
+import io
 import math
 import re
 from pathlib import Path
@@ -10,9 +11,9 @@ import pytest
 from jax import lax
 from suites import quick_for
 
-from experiments.tables_lib.atlas import atlas, atlas_tables, coefficients
+from experiments.tables_lib.atlas import atlas, atlas_panels, atlas_tables, coefficients
 from experiments.tables_lib.page_parts import markers
-from jaxrl_llm.config import ConfigError, EstimatorConfig
+from jaxrl_llm.config import ConfigError, EstimatorConfig, load_plugins
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.estimators import common
 
@@ -117,6 +118,22 @@ def test_every_registered_estimator_has_a_place():
   assert families.pop(estimators.OTHERS) == [] and all(families.values())
   assert {"reinforce", "dro"} <= set(families["no ratio"])
   assert {"ppo", "cispo", "sapo"} <= set(families["token ratio"])
+
+
+def test_a_plugin_is_drawn_beside_the_others():
+  load_plugins((str(ROOT / "experiments/extend/estimator.py"),))
+  methods = atlas.configs()
+  assert atlas.families(methods)[estimators.OTHERS] == ["tempered"]
+  stream = io.BytesIO()
+  figure = atlas.draw(["reinforce", "tempered"], stream, positions=(1, 3), cells=3)
+  texts = {text.get_text() for text in figure.texts}
+  assert {"reinforce", "tempered", "power=1", estimators.OTHERS} <= texts
+  panels = [axes.images[0].get_array() for axes in figure.axes if axes.images]
+  assert len(panels) == 2 * 2 * 2
+  np.testing.assert_array_equal(panels[1], np.ones((3, 3)))
+  ratio = np.exp(atlas_panels.axis(3))  # upwards is the token's ratio
+  np.testing.assert_allclose(panels[5][:, 0], ratio)
+  assert stream.getvalue().startswith(b"\x89PNG") and figure._repr_png_().startswith(b"\x89PNG")
 
 
 def test_an_estimator_that_is_not_finite_is_named():

@@ -1,4 +1,6 @@
-"""A run of a mixture of experts with routing replay, killed and started again."""
+"""A run of a mixture of experts with routing replay, killed and started again; and what the replay
+takes out of the gap between an int8 sampler and the trainer.
+"""
 
 import command
 import jax

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from experiments.tables_lib import page_parts
 from experiments.tables_lib.arena import records

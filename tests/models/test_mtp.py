@@ -12,7 +12,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 from suites import quick_for
 
-from jaxrl_llm.config import ModelConfig
+from jaxrl_llm.config import ConfigError, ModelConfig, ParametersConfig
 from jaxrl_llm.models import (
   CheckpointError,
   Model,
@@ -20,6 +20,7 @@ from jaxrl_llm.models import (
   mtp,
   row_attention,
   save_pretrained,
+  trainable,
 )
 from jaxrl_llm.objective import row_stats as row_stats_lib
 from jaxrl_llm.objective.row_stats import Distribution, row_stats
@@ -164,6 +165,17 @@ def test_a_packed_row_does_not_read_its_neighbour():
   assert np.any(first[1] != second[1])
 
 
+def test_banned_tokens_are_those_of_the_slot():
+  banned = np.zeros((4, 9), bool)
+  banned[0, 4] = True
+  ids = tokens().at[0, 5].set(3)
+  plain = scored("tied", ids)
+  stops = ((1, 2, 3), jnp.asarray(banned))
+  found = scored("tied", ids, distribution=Distribution(banned=stops))
+  changed = np.argwhere(np.abs(found - plain) > 1e-6)
+  assert changed.tolist() == [[0, 4]]
+
+
 def test_what_it_cannot_score_is_refused_by_name():
   with pytest.raises(ValueError, match=r"mtp_log_probs with top_k.*Fix: no rule"):
     scored("tied", distribution=Distribution(rules={"top_k": jnp.int32(3)}))
@@ -216,6 +228,16 @@ def test_the_sampler_holds_nothing_of_it(name):
   assert mtp.NAME not in copy and not hand_over.decode_model(model).config.mtp
   jax.tree.map(np.testing.assert_array_equal, copy,
                hand_over.for_decoding(mtp.without(params), model)[1])
+
+
+def test_it_is_trained_whole_and_never_left_at_random():
+  model = MODELS["tied"]
+  with pytest.raises(ConfigError, match=r"mtp/.* would never be trained.*add 'mtp'"):
+    trainable.check(ParametersConfig("lora"), model)
+  cfg = ParametersConfig("lora", patterns=("mtp",))
+  trained, frozen = trainable.split(model.init(jax.random.key(0)), cfg, jax.random.key(1))
+  assert set(trained["selected"]) == {"mtp"} and set(trained["lora"]) == {"blocks"}
+  assert "mtp" not in frozen
 
 
 def test_an_export_holds_it_in_a_file_of_its_own(tmp_path):

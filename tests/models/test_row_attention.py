@@ -15,7 +15,7 @@ import pytest
 from suites import quick_for
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import MeshConfig, ModelConfig
+from jaxrl_llm.config import ConfigError, MeshConfig, ModelConfig
 from jaxrl_llm.models import Model, attention_kernels, blocked_attention, row_attention
 from jaxrl_llm.models.row_attention import ONE, PACKED, SHARED, Rows, attend_rows, choose
 
@@ -169,6 +169,20 @@ def test_no_array_has_two_axes_of_tokens():
 
 
 @pytest.mark.slow
+def test_memory_of_32768_tokens():
+  length = 32768
+  given = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (
+      (1, length, 32, 128), (1, 8, 128, length), (1, 8, length, 128))]
+
+  def loss(*x):
+    return jnp.sum(attend_rows(*x, Rows(jnp.ones((1, length), jnp.int32), None, None, "blocked"),
+                               None))
+
+  compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*given).compile()
+  assert compiled.memory_analysis().temp_size_in_bytes < 4e9
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("target, kind, library, extra", [
     ("v5p:2x2x1", "splash", "libtpu", "plan-tpu"), ("h100:1", "cudnn", "jax_cuda12_plugin",
                                                     "plan-gpu"),
@@ -225,3 +239,23 @@ BF16 = dataclasses.replace(SMALL, compute_dtype="bfloat16")
 ])
 def test_the_choice(cfg, length, platform, form, kind):
   assert choose(cfg, length, platform, form) == kind
+
+
+@pytest.mark.parametrize("kind, platform, form, message", [
+    ("splash", "cpu", ONE, "'splash' on cpu: its kernel needs a TPU"),
+    ("cudnn", "tpu", ONE, "'cudnn' on tpu: its kernel needs a GPU"),
+    ("cudnn", "gpu", PACKED, "serves rows of one segment, not packed rows. Fix"),
+    ("triton", "gpu", SHARED, "not packed rows that share a prompt"),
+])
+def test_impossible_choices_are_errors(kind, platform, form, message):
+  with pytest.raises(ConfigError, match=message):
+    choose(dataclasses.replace(BF16, attention=kind), 4096, platform, form)
+  with pytest.raises(ConfigError, match="compute_dtype = 'float32': allowed are bfloat16"):
+    choose(dataclasses.replace(SMALL, attention="cudnn"), 4096, "gpu", ONE)
+
+
+def test_the_choice_is_logged(caplog):
+  row_attention._log_once.cache_clear()
+  with caplog.at_level("INFO"):
+    choose(BF16, 2048, "tpu", ONE)
+  assert "rows of 2048 tokens: splash (model.attention=auto, tpu, bfloat16)" in caplog.text

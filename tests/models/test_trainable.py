@@ -103,6 +103,12 @@ def check_only(choice, start, merged):
     assert tuple(columns) == rows
 
 
+def logits(params, model=MODEL):
+  tokens = batch().tokens
+  positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+  return model.hidden(params, tokens, positions, jnp.ones_like(tokens))[0] @ model.head(params)
+
+
 # --- splitting and merging
 
 
@@ -240,6 +246,27 @@ def test_the_optimizer_knows_trained_leaves_only(choice):
   assert sum(np.prod(s) for s in shapes) < sum(x.size for x in jax.tree.leaves(params_of())) / 1.5
 
 
+@pytest.mark.slow
+def test_eight_devices_follow_one_device():
+  cfg = CHOICES["lora and more"]
+  mesh = parallel.make_mesh(MeshConfig(2, 2, 2), jax.devices()[:8])
+  _, one = trained_for(cfg)
+  start, eight = trained_for(cfg, mesh=mesh)
+  check_only("lora and more", start,
+             trainable.merge(*jax.device_get((eight.params, eight.frozen)), cfg))
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5),
+               *jax.device_get((one.params, eight.params)))
+  assert "fsdp" in str(eight.params["lora"]["blocks"][0]["attention"]["query"]["a"].sharding.spec)
+  assert "tensor" in str(eight.params["lora"]["blocks"][0]["attention"]["query"]["b"].sharding.spec)
+  merged = trainable.make_merge(MODEL, cfg, mesh)(eight)
+  shardings = parallel.param_shardings(MODEL, mesh)
+  equal = jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s, x.ndim), merged, shardings)
+  assert all(jax.tree.leaves(equal))
+  assert merged["embedding"] is eight.frozen["embedding"]
+  expected = trainable.merge(*jax.device_get((eight.params, eight.frozen)), cfg)
+  np.testing.assert_allclose(logits(jax.device_get(merged)), logits(expected), atol=1e-5)
+
+
 # --- refusals
 
 
@@ -260,3 +287,15 @@ def test_the_optimizer_knows_trained_leaves_only(choice):
 def test_a_choice_that_cannot_be_meant_is_refused(cfg, message):
   with pytest.raises(ConfigError, match=message):
     trainable.check(cfg, MODEL)
+
+
+@pytest.mark.parametrize("cfg", [ParametersConfig(), *CHOICES.values()], ids=["all", *CHOICES])
+def test_good_choices_pass(cfg):
+  trainable.check(cfg, MODEL)
+
+
+def test_a_pattern_covers_whole_parts():
+  many = Model(dataclasses.replace(SHAPE, num_layers=11))
+  shapes = jax.eval_shape(many.init, jax.random.key(0))
+  chosen = trainable.roles(shapes, ParametersConfig("selected", patterns=("blocks/1",))).selected
+  assert {keys[:2] for keys in chosen} == {("blocks", 1)}

@@ -41,6 +41,47 @@ def test_what_a_mode_lacks_is_an_error():
     loss_weights(mask, None, None, BALANCED)
 
 
+# Group 7: sides + - + 0 -, a row without a token, one that is not kept. Group 2: positive rows
+# only.
+LENGTHS = np.array([3, 1, 1, 2, 2, 0, 4, 1, 3])
+SIGNS = np.array([1, -1, 1, 0, -1, 1, 1, 1, 1.0])
+GROUP = np.array([7, 7, 7, 7, 7, 7, 7, 2, 2])
+KEPT = np.array([1, 1, 1, 1, 1, 1, 0, 1, 1], bool)
+#                 rows of the side / rows of the group / tokens of the side / groups
+PER_ROW = np.array(
+    [2 / 5 / 4 / 2, 2 / 5 / 3 / 2, 2 / 5 / 4 / 2, 0, 2 / 5 / 3 / 2, 0, 0, 1 / 4 / 2, 1 / 4 / 2])
+
+
+def by_hand(weights_of):
+  mask = np.arange(5) < LENGTHS[:, None]
+  advantages = np.where(mask, SIGNS[:, None], np.nan)
+  advantages[0, :3] = [5, -1, -1]  # the side is that of the mean, for all tokens of the row
+  advantages[6] = np.nan
+  order = np.array([4, 7, 0, 5, 8, 2, 6, 1, 3])
+  arrays = [jnp.asarray(x[order]) for x in (mask, advantages, GROUP, KEPT)]
+  got = weights_of(*arrays[:3], BALANCED, arrays[3])
+  np.testing.assert_allclose(got, (mask * PER_ROW[:, None])[order], rtol=1e-6)
+
+
+def over_the_batch(mask, advantages, group_id, cfg, keep):
+  """Wrong: takes the batch for one group."""
+  return loss_weights(mask, advantages, jnp.zeros_like(group_id), cfg, keep)
+
+
+def by_token(mask, advantages, group_id, cfg, keep):
+  """Wrong: each token is on the side of its own advantage."""
+  signs = jnp.where(mask, jnp.sign(advantages), 0)
+  sides = [loss_weights(mask & (signs == s), signs, group_id, cfg, keep) for s in (1, -1)]
+  return sides[0] + sides[1]
+
+
+def test_balanced_by_hand():
+  by_hand(loss_weights)
+  for wrong in (over_the_batch, by_token):
+    with pytest.raises(AssertionError):
+      by_hand(wrong)
+
+
 @pytest.mark.slow
 def test_balanced_edges():
   mask = jnp.asarray([[True, True], [True, False], [True, False]])
@@ -94,6 +135,14 @@ def test_balanced_equals_token_where_mean_lengths_agree():
   np.testing.assert_allclose(balanced, token, rtol=1e-6)
   balanced, token = (
       of_mode(name, [6, 3, 1, 4, 7], [1, 1, 0, 0, 0])[0] for name in ("balanced", "token"))
+  assert np.abs(balanced - token).max() > 1e-3
+
+
+def test_balanced_equals_sequence_where_lengths_agree_inside_each_side():
+  lengths = [6, 6, 2, 2, 2]
+  balanced, sequence, token = (
+      of_mode(n, lengths, [1, 1, 0, 0, 0])[0] for n in ("balanced", "sequence", "token"))
+  np.testing.assert_allclose(balanced, sequence, rtol=1e-6)
   assert np.abs(balanced - token).max() > 1e-3
 
 

@@ -122,6 +122,13 @@ def test_bounds_are_on_anchor_over_behavior():
     assert run(1 / ratios, mask, reject=((name, 0.6, None),))[0] == 0
 
 
+def test_rules_combine_and_the_narrow_geometric_band_holds():
+  rules = (("seq_mean_k1", 0.99, 1.01), ("token_k1", 0.985, None))
+  weights, _ = run(level="token", cap=2.0, reject=rules)
+  np.testing.assert_allclose(weights, [[0, 0, 1, 0], [0, 1, 1, 1], [1] * 4, [1.01, 0.99, 1.02, 0]],
+                             rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_constants_and_finite_at_extremes():
   rng = np.random.default_rng(0)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from jaxrl_llm.config import ConfigError, KLConfig
 from jaxrl_llm.objective import divergences
 
 NAMES = ("k1", "k2", "k3", "k1+", "k3+")
@@ -95,3 +96,10 @@ def test_finite_and_masked(name):
   np.testing.assert_array_equal(divergences.get_divergence(name)(log_probs, ref, mask)[~mask], 0.0)
   assert divergences.get_divergence(name)(log_probs.astype(jnp.bfloat16), ref,
                                           mask).dtype == jnp.float32
+
+
+def test_names():
+  assert set(NAMES) == set(KLConfig.__dataclass_fields__["name"].metadata["choices"]) == set(
+      divergences._TABLE)
+  with pytest.raises(ConfigError, match="allowed are k1, k2, k3, k1\\+, k3\\+"):
+    divergences.get_divergence("k4")

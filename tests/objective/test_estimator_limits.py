@@ -95,3 +95,23 @@ def test_turns_of_one_token_are_token_ratios_and_one_turn_is_the_row():
   between = gradient("gspo", segment, case)
   for other in (gradient("ppo", PPO, case), gradient("gspo", PPO, case)):
     assert np.abs(between - other).max() > 1e-3
+
+
+def test_the_two_spans_of_dro_agree_on_rows_of_one_token_only():
+  case = contracts.case(1, drift=0.4)
+  token, row = (gradient("dro", {"span": span}, case) for span in ("token", "sequence"))
+  single = case.mask.sum(1) == 1
+  np.testing.assert_allclose(row[single], token[single], atol=1e-7)
+  assert np.abs(row - token).max() > 1e-3
+
+
+def test_the_random_tokens_of_clip_cov_follow_from_row_and_place():
+  """Another row id chooses others; as many are chosen, and the same again with the same ids."""
+  numbers = {"share": 0.2, "cov_low": -9.0, "cov_high": 9.0, "clip_low": None, "clip_high": None}
+  case = contracts.case(1)
+  chosen = gradient("clip_cov", numbers, case) == 0
+  other = gradient("clip_cov", numbers, dataclasses.replace(case, row_id=case.row_id + 1)) == 0
+  count = int(0.2 * case.mask.sum())
+  assert (chosen & case.mask).sum() == (other & case.mask).sum() == count
+  assert not np.array_equal(chosen, other)
+  np.testing.assert_array_equal(chosen, gradient("clip_cov", numbers, case) == 0)

@@ -14,9 +14,10 @@ import pytest
 from jax import lax
 from suites import quick_of
 
-from jaxrl_llm.config import EstimatorConfig
+from jaxrl_llm.config import ConfigError, EstimatorConfig, from_dict
 from jaxrl_llm.objective import estimators
-from jaxrl_llm.objective.estimators import common
+from jaxrl_llm.objective.estimators import common, token
+from jaxrl_llm.objective.estimators.registry import register
 from jaxrl_llm.ops import masked, prefix
 from jaxrl_llm.registry import ADVANTAGES, ESTIMATORS
 
@@ -524,6 +525,12 @@ def _one_row(name, ratios, advantage, **numbers):
   return np.asarray(jax.grad(lambda lp: loss(lp).per_token_loss.sum())(log_probs))[0]
 
 
+def test_ppo_by_hand():
+  np.testing.assert_allclose(_one_row("ppo", [0.5, 1.1, 1.3], 2.0), [-1.0, -2.2, 0.0], rtol=1e-6)
+  np.testing.assert_allclose(_one_row("ppo", [0.5, 1.1, 4.0], -2.0, dual_clip=3.0), [0.0, 2.2, 0.0],
+                             rtol=1e-6)
+
+
 def test_ctpo_window_by_hand():
   """Upper log window 0.05 sqrt(t): equal steps of 0.04 leave it at t = 2 (0.08 > 0.0707)."""
   step = math.exp(0.04)
@@ -531,6 +538,26 @@ def test_ctpo_window_by_hand():
   np.testing.assert_allclose(gradient, [-step, 0.0, 0.0, 0.0], rtol=1e-6)
   down = _one_row("ctpo", [math.exp(-0.02), 1.0, math.exp(-0.03)], -1.0)
   np.testing.assert_allclose(down, [math.exp(-0.02), math.exp(-0.02), 0.0], rtol=1e-6)
+
+
+def test_minpro_by_hand():
+  np.testing.assert_allclose(_one_row("minpro", [1.2, 0.5, 2.0, 1.0], 1.0),
+                             [-1.2, -0.6, -1.0, -0.5], rtol=1e-6)
+  capped = _one_row("minpro", [1.2, 0.5, 2.0], 1.0, cap_at_one=True)
+  np.testing.assert_allclose(capped, [-1.2, -0.5, -1.0], rtol=1e-6)
+
+
+def test_sequence_ratios_by_hand():
+  np.testing.assert_allclose(_one_row("seq_is", [0.5, 4.0], 1.0), [-2.0, -2.0], rtol=1e-6)
+  np.testing.assert_allclose(_one_row("seq_is", [0.5, 4.0], 1.0, cap=1.5), [-1.5, -1.5], rtol=1e-6)
+  np.testing.assert_allclose(_one_row("gspo", [1.0, 0.9998], 1.0), [-0.9999, -0.9999], rtol=1e-5)
+  np.testing.assert_allclose(_one_row("gspo", [1.0, 1.01], 1.0), [0.0, 0.0])
+  gmpo = _one_row("gmpo", [2.0, 1.0, 0.5], 1.0)
+  s = math.exp((0.4 + math.log(0.5)) / 3)
+  np.testing.assert_allclose(gmpo, [0.0, -s, -s], rtol=1e-6)
+  np.testing.assert_allclose(_one_row("topr", [0.5, 4.0], -1.0), [1.0, 1.0], rtol=1e-6)
+  np.testing.assert_allclose(_one_row("vespo", [0.5, 1.0], 1.0), [-0.25 * math.exp(1.5)] * 2,
+                             rtol=1e-6)
 
 
 def test_gspo_with_token_advantages_is_gspo_token():
@@ -544,6 +571,21 @@ def test_gspo_with_token_advantages_is_gspo_token():
   above = _one_row("gspo", [1.002, 1.002, 1.002], advantages)
   # clipped only where A is positive
   np.testing.assert_allclose(above, [0.0, 2.0 * 1.002, 0.0], rtol=1e-6)
+
+
+def test_m2po_by_hand():
+  """Of all tokens: squares 0.01, 0.04, 0.09, 0.16: their mean is 0.075; without the last 0.047, and
+  then 0.025 < 0.04.
+  """
+  ratios = np.exp([0.1, -0.2, 0.3, -0.4])
+  everywhere = _one_row("m2po", ratios, 1.0, m2_scope="all")
+  np.testing.assert_allclose(everywhere, [-ratios[0], -ratios[1], 0, 0], rtol=1e-6)
+  # by default only rises count and can go: 0.01 and 0.09, mean 0.05
+  away = _one_row("m2po", ratios, 1.0)
+  np.testing.assert_allclose(away, [-ratios[0], -ratios[1], 0, -ratios[3]], rtol=1e-6)
+  # equals go together
+  np.testing.assert_allclose(_one_row("m2po", [math.exp(0.3)] * 2, 1.0), [0.0, 0.0])
+  np.testing.assert_allclose(_one_row("m2po", ratios, 1.0, tau=None), -ratios, rtol=1e-6)
 
 
 def test_m2po_counts_what_it_drops():
@@ -564,6 +606,28 @@ def test_m2po_counts_what_it_drops():
 # --- the registry
 
 
+def test_registry_refuses():
+  with pytest.raises(ConfigError, match="registered are aspo, bapo"):
+    estimators.get_estimator("nope")
+  with pytest.raises(ConfigError, match="does not read it"):
+    estimators.resolve(EstimatorConfig("reinforce", clip_low=0.1))
+  with pytest.raises(ValueError, match="registered already"):
+    register("ppo")(lambda *a: None)
+  with pytest.raises(ValueError, match="a number is a bool, an int, a float, a text or None"):
+    register("other", bounds=(1.0, 2.0))
+  with pytest.raises(ValueError, match="give a class of numbers or defaults"):
+    register("other", token.Ppo, cap=2.0)
+  with pytest.raises(ConfigError, match="power = 'none': float was expected"):
+    estimators.resolve(EstimatorConfig("ctpo", power="none"))
+  with pytest.raises(ConfigError, match="cap_at_one = 'yes': bool was expected"):
+    estimators.resolve(EstimatorConfig("minpro", cap_at_one="yes"))
+  with pytest.raises(ConfigError, match=r"clip_low = -3\.0: out of range"):  # also in Python
+    estimators.resolve(EstimatorConfig("ppo", clip_low=-3.0))
+  assert estimators.resolve(EstimatorConfig("ppo", clip_low=np.float32(0.5))).clip_low == 0.5
+  with pytest.raises(ConfigError, match="allowed are 'away', 'all'"):
+    estimators.resolve(EstimatorConfig("m2po", m2_scope="some"))
+
+
 def unlisted(table) -> list[str]:
   """Methods of the package whose module the table does not name, so that all are imported."""
   return [name for name in table.names()
@@ -575,6 +639,15 @@ def test_methods_are_imported_by_their_names(monkeypatch):
   assert unlisted(ESTIMATORS) == unlisted(ADVANTAGES) == []
   monkeypatch.delitem(ESTIMATORS.files, "sapo")
   assert unlisted(ESTIMATORS) == ["sapo"] and estimators.spec("sapo").where
+
+
+def test_m2po_refuses_a_bound_that_drops_every_token():
+  with pytest.raises(ConfigError, match=r"estimator\.tau = 0\.0: out of range"):
+    from_dict({"estimator": {"name": "m2po", "tau": 0.0}})
+  for tau in (1e-6, "none"):
+    assert from_dict({"estimator": {"name": "m2po", "tau": tau}})
+  with pytest.raises(ConfigError, match=r"estimator\.tau = 0\.0: out of range"):  # also in Python
+    _one_row("m2po", np.ones(3), 1.0, tau=0.0, m2_scope="all")
 
 
 def test_the_window_of_m2po_by_hand():
@@ -599,8 +672,30 @@ def test_batch_statistics_are_declared():
     assert (estimators.get_estimator(name).prepare is not None) == (name in declared)
 
 
+def test_columns_are_declared_and_asked_for():
+  always = {n: set(estimators.spec(n).columns) for n in estimators.names()
+            if estimators.spec(n).columns}
+  assert always == {"aspo": {"entropy"}, "clip_cov": {"row_id"},
+                    "qrpo": {"group_id", "ref_log_probs"},
+                    **{name: {"group_id"} for name in ("gvpo", "oapl", "real", "tpo")}}
+  assert estimators.required(EstimatorConfig("gspo")) == set()
+  assert estimators.required(EstimatorConfig("gspo", span="segment")) == {"turn_id"}
+  assert estimators.required(EstimatorConfig("dppo_kl", mask_anchor="recomputed")) == {
+      "recomputed_log_probs"}
+  with pytest.raises(ValueError, match=r"'aspo' reads \['entropy'\] with these numbers; it got"):
+    _one_row("aspo", [1.0], 1.0)
+  with pytest.raises(ValueError, match=r"reads the columns \['entropie'\]; allowed are"):
+    register("other", columns={"entropie"})
+
+
 def test_rec_without_a_pull_has_no_gradient_where_the_advantage_is_zero():
   contracts.CHECKS["zero_advantage"](estimators.get_estimator("rec"), EstimatorConfig("rec"))
   with pytest.raises(AssertionError):
     contracts.CHECKS["zero_advantage"](estimators.get_estimator("rec"),
                                        EstimatorConfig("rec", k2=0.1))
+
+
+def test_unset_is_the_default_and_none_is_no_bound():
+  assert estimators.resolve(EstimatorConfig("ppo")).clip_high == 0.2
+  assert estimators.resolve(EstimatorConfig("ppo", clip_high=None)).clip_high is None
+  assert estimators.resolve(EstimatorConfig("ppo", clip_high="none")).clip_high is None

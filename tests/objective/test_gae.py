@@ -144,6 +144,21 @@ def test_masked_spans_are_skipped():
     check_gae(counts_masked_tokens, cfg, cases.make(np.float64))
 
 
+def test_limits_of_lambda():
+  x = cases.make(np.float64)
+  values = np.where(x.mask, x.values, 0)
+  with jax.enable_x64(True):
+    run = lambda **k: np.asarray(
+        advantages.get_advantage("gae")(cases.on_device(x), AdvantageConfig("gae", **k)))
+    monte_carlo, one_step = run(gamma=0.9, whiten=False), run(gamma=0.9, lam=0.0, whiten=False)
+  returns = slow_returns(x, AdvantageConfig(gamma=0.9), x.rewards, x.mask)
+  np.testing.assert_allclose(monte_carlo, returns - values, rtol=1e-10, atol=1e-11)
+  for i in range(len(values)):
+    v = x.values[i, x.mask[i]]
+    expected = reward_of(x, i, x.rewards[i])[x.mask[i]] + 0.9 * np.append(v, 0)[1:] - v
+    np.testing.assert_allclose(one_step[i, x.mask[i]], expected, rtol=1e-10, atol=1e-11)
+
+
 @pytest.mark.parametrize("options", [{"gamma": 0.8}, {"gamma": 0.8, "whiten": False}, {}], ids=str)
 def test_reinforce_pp_equals_the_loop(options):
   for keep in (None, KEEP):
@@ -168,3 +183,13 @@ def test_baseline_without_token_rewards_is_dr_grpo():
   cfg = AdvantageConfig("reinforce_pp_baseline", whiten=False)
   got, dr = (advantages.get_advantage(n)(given, cfg) for n in ("reinforce_pp_baseline", "dr_grpo"))
   np.testing.assert_allclose(got, dr, rtol=1e-6, atol=1e-6)
+
+
+def test_whitening_has_mean_0_and_variance_1_over_policy_tokens():
+  x = cases.make(np.float64, keep=KEEP)
+  live = live_of(x)
+  with jax.enable_x64(True):
+    for name in ("gae", "reinforce_pp"):
+      got = np.asarray(advantages.get_advantage(name)(cases.on_device(x), AdvantageConfig(name)))
+      np.testing.assert_allclose([got[live].mean(), got[live].var(ddof=1)], [0, 1], atol=1e-7)
+      assert abs(got.var() - 1) > 0.1  # over all entries, padding included, it is not

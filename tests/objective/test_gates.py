@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import CorrectionConfig
+from jaxrl_llm.config import ConfigError, CorrectionConfig
 from jaxrl_llm.objective import anchor, correction, gates
 from jaxrl_llm.objective.step_size import ess_step_scale
 
@@ -93,6 +93,29 @@ def test_step_scale_by_hand():
   assert half == pytest.approx(math.sqrt(0.6618 / 0.9), abs=1e-4)
 
 
+@pytest.mark.parametrize("log_weights", [[3.0], [5.0, 5.0, 5.0], [0.0, 0.0], [1e4, 1e4]])
+def test_equal_weights_take_a_whole_step(log_weights):
+  assert float(ess_step_scale(jnp.asarray(log_weights))) == pytest.approx(1)
+
+
+def overflowing(log_weights):
+  weights = jnp.exp(log_weights)
+  return jnp.sqrt(jnp.square(weights.sum()) / jnp.square(weights).sum() / len(weights))
+
+
+def check_one_dominates(scale):
+  """One weight is all: the share is 1 / B, however large the weight is."""
+  for largest in (50.0, 1e4):
+    found = float(scale(jnp.asarray([largest, 0.0, -largest, 1.0])))
+    assert found == pytest.approx(0.5, abs=1e-3)
+
+
+def test_one_dominating_weight_in_log_space():
+  check_one_dominates(ess_step_scale)
+  with pytest.raises(AssertionError):
+    check_one_dominates(overflowing)
+
+
 # --- token_kpop
 
 
@@ -115,3 +138,15 @@ def test_kpop_rejects_by_both_directions():
                              [1.98, 0.5 / 0.99, 0.5 / 0.45, 1e-3], rtol=1e-5)
   one_direction = 0.99 * math.log(0.99 / 0.5) + 0.01 * math.log(0.01 / 0.5)
   assert one_direction < 0.64  # alone it would keep the first token at 1.6
+
+
+def test_kpop_near_certain_tokens_are_finite():
+  policy, behavior = [1.0, 1.0, 1.0 - 1e-7], [1.0, 0.1, 1.0]
+  weights, _ = kept(policy, behavior, 2.0)
+  np.testing.assert_allclose(weights, [1, 0, 1], rtol=1e-5)
+
+
+def test_kpop_has_an_upper_bound_only():
+  for bounds in ((0.1, 2.0), (None, None)):
+    with pytest.raises(ConfigError, match="bounded from above only"):
+      correction.check(CorrectionConfig(reject=(("token_kpop", *bounds),)))

@@ -1,4 +1,4 @@
-"""Advantages of 2025-26 against loops over one group, and worked numbers."""
+"""Advantages of 2025-26 against loops over one group, worked numbers, and their limits."""
 
 import importlib.util
 import sys
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_llm.config import AdvantageConfig
+from jaxrl_llm.config import AdvantageConfig, ConfigError, from_dict
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.types import AdvantageInputs
 
@@ -86,6 +86,39 @@ def test_the_loop_rejects_another_advantage(name, numbers, wrong):
   assert largest_difference(name, numbers, wrong) > 0.1
 
 
+def test_a_group_of_one_has_no_advantage():
+  for name in ("maxrl", "opmd", "asymre", "pass_k", "pass_k_best"):
+    found = of_rows(name, [(1.0,), ONE_RIGHT])
+    assert found[0, 0] == 0.0
+  parts = [[(1.0, 2.0)], [(1.0, 0.0), (0.0, 1.0), (0.0, 0.5), (1.0, 0.5)]]
+  assert of_rows("gdpo", [(3.0,), ONE_RIGHT], parts)[0, 0] == 0.0
+
+
+def test_limits():
+  dr_grpo = of_rows("dr_grpo", GROUPS)
+  for name, numbers in (("opmd", {"tau": 1e4}), ("asymre", {"shift": 0.0})):
+    found = of_rows(name, GROUPS, **numbers)
+    np.testing.assert_allclose([*found.values()], [*dr_grpo.values()], atol=2e-3)
+  largest = of_rows("opmd", GROUPS, tau=1e-3)
+  assert largest[6, 1] == pytest.approx(0, abs=1e-2) and largest[6, 0] == pytest.approx(-1.75, 0.01)
+  scale = of_rows("maxrl", [(7.0, 0.0, 0.0, 0.0)])
+  assert scale[0, 0] == pytest.approx(3, abs=1e-4)
+  binary = [g for g in GROUPS if set(g) <= {0.0, 1.0}]
+  population = of_rows("grpo", binary, ddof=0)
+  np.testing.assert_allclose([*of_rows("pass_k", binary, k=1).values()], [*population.values()],
+                             atol=1e-5)
+  for k in (1, 2, 3):
+    found = of_rows("pass_k", binary, k=k)
+    sums = [sum(v for (g, _), v in found.items() if g == group) for group in range(len(binary))]
+    np.testing.assert_allclose(sums, 0, atol=1e-5)
+
+
+def test_too_few_rows_for_k_are_counted():
+  inputs, _ = rows([ONE_RIGHT, (1.0, 0.0)])
+  metric = advantages.metrics(inputs, AdvantageConfig("pass_k", k=3))["advantage/too_few"]
+  assert (float(metric.total), float(metric.count)) == (2, 6)
+
+
 PARTS = [[(1.0, 300.0), (0.0, 100.0), (1.0, 200.0), (0.0, 0.0)],
          [(1.0, 50.0), (1.0, 0.0), (1.0, 100.0)]]
 SUMS = [[sum(row) for row in group] for group in PARTS]
@@ -131,3 +164,14 @@ def test_gdpo_with_one_part_is_whitened_grpo():
   mask = np.asarray(inputs.mask)
   expected = (grpo - grpo[mask].mean()) / grpo[mask].std(ddof=1)
   np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4)
+
+
+def test_gdpo_refuses_another_number_of_weights():
+  with pytest.raises(ConfigError, match="3 weights for 2 parts"):
+    gdpo(weights=(1.0, 1.0, 1.0))
+  with pytest.raises(ValueError, match="reward_parts"):
+    of_rows("gdpo", [ONE_RIGHT])
+  cfg = from_dict({"advantage": {"name": "gdpo", "weights": (1.0, 2.0)}})
+  assert cfg.advantage.weights == (1.0, 2.0)
+  with pytest.raises(ConfigError):
+    from_dict({"advantage": {"name": "gdpo", "weights": "much"}})

@@ -1,5 +1,6 @@
-"""Estimators that compare the rows of a group: worked numbers, and wrong forms."""
+"""Estimators that compare the rows of a group: worked numbers, fixed points, and wrong forms."""
 
+import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
@@ -10,11 +11,12 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaxrl_llm.config import AggregationConfig, EstimatorConfig
-from jaxrl_llm.objective import estimators
+from jaxrl_llm.config import AdvantageConfig, AggregationConfig, EstimatorConfig
+from jaxrl_llm.objective import advantages, estimators
 from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.ops import masked
+from jaxrl_llm.types import AdvantageInputs
 
 _spec = importlib.util.spec_from_file_location("contracts_of_groups",
                                                Path(__file__).parent / "contracts.py")
@@ -80,6 +82,15 @@ def test_coefficients_worked_out_by_hand(name):
   assert np.abs(one_group - expected).max() > 1e-3
 
 
+def test_published_targets_of_qrpo():
+  """u = 1/2, beta .1: log -.4534, identity -.2697; and normal, where u = 1/2 is 0 - 1 / (2 beta).
+  """
+  still = {"move": 0 * MOVE}
+  for transform, target in (("log", -.4534), ("identity", -.2697), ("normal", -5.0)):
+    found = coefficients("qrpo", {"transform": transform}, **still)
+    assert found[4] / 0.2 == pytest.approx(target, abs=1e-4)
+
+
 # --- what each has to do, and forms that do not
 
 
@@ -92,6 +103,50 @@ def given(coefficient):
     return common.output(-c * masked.masked(log_probs, mask), {})
 
   return call
+
+
+def softmax(values, group_id):
+  powers = jnp.exp(values)
+  return powers / masked.group_sum(powers, group_id)
+
+
+def without_the_anchor(score, anchor, reward, group_id):
+  return softmax(reward, group_id) - softmax(score, group_id)
+
+
+def without_matching(score, anchor, reward, group_id):
+  return softmax(anchor + reward, group_id) - softmax(anchor, group_id)
+
+
+def over_the_batch(score, anchor, reward, group_id):
+  return softmax(anchor + reward, 0 * group_id) - softmax(score, 0 * group_id)
+
+
+def rests_at_the_target(estimator=None) -> bool:
+  """A policy whose row log-probs have moved by R / eta, up to a constant of the group, is left."""
+  move = np.where(MASK, ((REWARD / 0.5 + [.3, .3, .3, -1, -1]) / MASK.sum(1))[:, None], 0)
+  anchor = ANCHOR + np.array([0, -.7, .4, .2, 0])[:, None] * MASK
+  found = coefficients("tpo", {"eta": 0.5}, move=move, anchor=anchor, estimator=estimator)
+  return bool(np.abs(found).max() < 1e-12)
+
+
+def halved_temperature(coefficient):
+  return given(lambda score, anchor, reward, group: coefficient(score, anchor, 2 * reward, group))
+
+
+def test_tpo_rests_at_its_target():
+  assert rests_at_the_target()
+  for wrong in (without_the_anchor, without_matching, over_the_batch):
+    assert not rests_at_the_target(halved_temperature(wrong)), wrong.__name__
+
+
+def test_tpo_on_the_policy_of_the_anchor():
+  """It begins as q - p of the rewards alone, and in a group of equal rewards with nothing."""
+  found = coefficients("tpo", move=0 * MOVE, reward=np.array([1., 0, 0, 1, 1]))
+  np.testing.assert_allclose(found[:3], np.array([E, 1, 1]) / (E + 2) - 1 / 3, rtol=1e-6)
+  assert np.abs(found[3:]).max() < 1e-15
+  moved = coefficients("tpo", reward=np.ones(5))
+  assert moved[0] < 0 < moved[1] and np.sign(moved[3]) == -1  # back to the anchor
 
 
 def test_the_length_of_a_row_counts_in_the_sum_only():
@@ -114,6 +169,50 @@ def test_a_constant_of_the_group_in_the_rewards_changes_nothing(name):
   plain = given(lambda score, anchor, reward, group: reward - (score - anchor))
   moved = coefficients(name, numbers, reward=REWARD + SHIFTS, estimator=plain)
   assert np.abs(moved - coefficients(name, numbers, estimator=plain)).max() > 1
+
+
+def test_gvpo_is_at_rest_where_log_ratios_differ_as_rewards_do():
+  move = np.where(MASK, ((REWARD + SHIFTS) / 0.1 / MASK.sum(1))[:, None], 0)
+  assert np.abs(coefficients("gvpo", move=move / 4)).max() > 1e-3
+  assert np.abs(coefficients("gvpo", {"beta": 0.4}, move=move / 4)).max() < 1e-9
+  alone = coefficients("gvpo", group=np.arange(5))
+  assert np.all(alone == 0)
+
+
+def test_oapl_is_dro_of_the_sequence_with_a_soft_baseline():
+  """Times 2 beta; dr_grpo's baseline, its limit for a large beta_value, is another one."""
+  inputs = AdvantageInputs(jnp.asarray(REWARD), jnp.asarray(MASK), jnp.zeros(MASK.shape, int),
+                           jnp.asarray(GROUP))
+  with jax.enable_x64(True):
+    opmd = advantages.get_advantage("opmd")(inputs, AdvantageConfig("opmd", tau=1.0))[:, 0]
+    mean = advantages.get_advantage("dr_grpo")(inputs, AdvantageConfig("dr_grpo"))[:, 0]
+  cfg = EstimatorConfig("dro", span="sequence", beta=0.1)
+
+  def dro(*arrays, **further):
+    return estimators.get_estimator("dro")(*arrays[:4], cfg)
+
+  found = {name: coefficients("oapl", reward=np.asarray(reward, np.float64), estimator=dro)
+           for name, reward in (("opmd", opmd), ("mean", mean))}
+  np.testing.assert_allclose(coefficients("oapl", WORKED["oapl"][0]), 0.2 * found["opmd"],
+                             atol=1e-6)
+  far = coefficients("oapl", {"beta": 0.1, "beta_value": 1e4})
+  np.testing.assert_allclose(far, 0.2 * found["mean"], atol=1e-4)
+  assert np.abs(found["mean"] - found["opmd"]).max() > 0.05
+
+
+def test_the_coefficient_of_real_is_bounded():
+  """By 1 / tau in sum over a side of a group, however far the rows are; the ratio's is not."""
+  rng = np.random.default_rng(0)
+  case = {"move": 8 * rng.standard_normal((12, 3)), "mask": np.ones((12, 3), bool),
+          "anchor": -np.ones((12, 3)), "group": np.repeat([0, 1], 6),
+          "reward": rng.choice([-1., 1.], 12)}
+  found = coefficients("real", **case)
+  for group in (0, 1):
+    for sign in (-1, 1):
+      side = (case["group"] == group) & (case["reward"] == sign)
+      assert np.abs(found[side]).sum() < 2 and np.all(np.sign(found[side]) == sign)
+  ratio = given(lambda score, anchor, reward, group: reward * jnp.exp(score - anchor))
+  assert np.abs(coefficients("real", **case, estimator=ratio)).max() > 2
 
 
 @pytest.mark.parametrize("name", WORKED)
@@ -172,3 +271,14 @@ def test_the_gradient_is_that_of_the_published_loss(name):
   found = coefficients(name)[:, None] * MASK
   np.testing.assert_allclose(-weights["sequence_sum"] * found * 5 / 2, expected, atol=1e-7)
   assert np.abs(-weights["sequence"] * found * 5 / 2 - expected).max() > 1e-3
+
+
+def test_values_as_large_as_log_probs_can_be():
+  for name, (numbers, _) in WORKED.items():
+    for size in (1e4, -1e4):
+      case = contracts.case(3)
+      far = dataclasses.replace(case, log_probs=(case.log_probs - 1e4).astype(np.float32),
+                                anchor=(case.anchor - 1e4 + min(size, 0)).astype(np.float32))
+      value, gradient = contracts.weighted(estimators.get_estimator(name),
+                                           EstimatorConfig(name, **numbers), far)
+      assert np.isfinite(value) and np.all(np.isfinite(gradient))

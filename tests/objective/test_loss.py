@@ -118,6 +118,17 @@ def test_tokens_outside_the_support_have_no_loss_and_stay_in_the_denominator():
   assert abs(float(whole - value)) > 1e-4
 
 
+def test_a_pruned_policy_reports_what_it_leaves_out():
+  params, batch = setting()
+  pruned = dataclasses.replace(PLAIN, pruning=(("min_p", 0.3),))
+  (value, metrics), gradient = run(params, batch, pruned)
+  kept = metrics["vocabulary/kept_mass"]
+  assert 0 < float(kept.total / kept.count) < 1
+  assert 0 < float(metrics["vocabulary/out_of_set"].total) < float(
+      metrics["vocabulary/out_of_set"].count)
+  assert np.isfinite(value) and all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
+
+
 @pytest.mark.parametrize("rules", [
     {"pruning": (("top_k", 2),)}, {"pruning": (("top_p", 0.5),)},
     {"pruning": (("top_k", 3), ("top_p", 0.7), ("min_p", 0.2))},

@@ -4,11 +4,12 @@ objective/.
 """
 
 import importlib
+import inspect
 import re
 from pathlib import Path
 
 import pytest
-from method_pages import numbers, sections, table
+from method_pages import links, numbers, sections, table
 
 import jaxrl_llm
 from jaxrl_llm.config import CorrectionConfig, KLConfig
@@ -68,6 +69,24 @@ def test_a_wrong_page_is_noticed(right, wrong):
   assert right in ESTIMATORS
   with pytest.raises(AssertionError):
     compare_estimators(ESTIMATORS.replace(right, wrong, 1))
+
+
+def check_links(registry, text: str, folder: Path, names: set[str]) -> None:
+  """Each method's name in a table links to the file in which a decorator registers it."""
+  targets = dict(links(cell) for cell in re.findall(r"^\| (\[.*?\)) \|", text, re.M))
+  assert names <= set(targets)
+  for name in names:
+    file = (folder / targets[name]).resolve()
+    assert file == Path(inspect.getfile(inspect.unwrap(registry.spec(name).function))), name
+    assert f'"{name}"' in file.read_text(), name
+
+
+def test_a_name_links_to_the_file_that_registers_it():
+  check_links(estimators, ESTIMATORS, FOLDER, of_the_core(estimators))
+  check_links(advantages, ADVANTAGES, FOLDER, of_the_core(advantages))
+  with pytest.raises(AssertionError):
+    check_links(estimators, ESTIMATORS.replace("](estimators/cumulative.py)",
+                                               "](estimators/token.py)", 1), FOLDER, {"ctpo"})
 
 
 def test_advantages_and_aggregations():
@@ -130,6 +149,14 @@ def test_recipes_say_what_differs_from_their_source():
       check_deviations(ESTIMATORS.replace(right, wrong))
 
 
+@pytest.mark.parametrize("page", [ESTIMATORS, RECENT, ADVANTAGES, MISMATCH])
+def test_prose_is_short_and_links_exist(page):
+  prose = [line for line in page.split("\n") if not line.startswith("|")]
+  assert max(map(len, prose)) <= 100
+  for target in re.findall(r"\]\(([^)#:]+)\)", page):
+    assert (FOLDER / target).exists(), target
+
+
 # --- what experiments/pages.py writes
 
 
@@ -150,6 +177,12 @@ def test_a_wrong_table_is_mended(pages, part, right, wrong):
   _, text, _ = pages.split(page, entry)
   assert right in text
   assert pages.renewed(page.replace(text, text.replace(right, wrong, 1)), entry) == page
+
+
+def test_a_cell_that_is_written_by_hand_is_kept(pages):
+  entry = next(p for p in pages.parts() if p.name == "recipes")
+  page = entry.page.read_text().replace("| none known |", "| none known to us |", 1)
+  assert pages.renewed(page, entry) == page
 
 
 def halved(log_probs, anchor_log_probs, advantages, mask, cfg):

@@ -9,7 +9,7 @@ import pytest
 
 from jaxrl_llm.objective.mismatch import PROBABILITY_EDGES, mismatch_metrics
 from jaxrl_llm.reporting.summary import summarize
-from jaxrl_llm.types import merge_metrics
+from jaxrl_llm.types import Mean, merge_metrics
 
 
 def batch(seed=0, rows=6, length=9):
@@ -95,6 +95,23 @@ def test_the_check_rejects(wrong):
     check(wrong)
 
 
+def test_an_empty_bucket_is_absent_not_zero():
+  behavior = jnp.log(jnp.array([[0.2, 0.95]]))
+  buckets = lambda metrics: {
+      name[-1] for name in summarize(jax.device_get(metrics)) if "k1/by" in name
+  }
+  found = mismatch_metrics(behavior, behavior, jnp.ones((1, 2), bool))
+  assert buckets(found) == {"2", "4"}
+  clamped = {
+      name: x.replace(count=jnp.maximum(x.count, 1))
+      for name, x in found.items()
+      if isinstance(x, Mean)
+  }
+  assert buckets(clamped) == {"0", "1", "2", "3", "4"}  # what a guarded division would do
+  nothing = mismatch_metrics(behavior, behavior, jnp.zeros((1, 2), bool))
+  assert summarize(jax.device_get(nothing)) == {}
+
+
 def test_k1_and_k3_are_the_divergence_in_expectation():
   """32 tokens whose shares are exactly those of the sampler's distribution p: both means are then
   KL(p || q).
@@ -120,3 +137,9 @@ def test_halves_merge_to_the_whole():
       [mismatch_metrics(scored[i::2], behavior[i::2], mask[i::2]) for i in range(2)])
   for name, value in summarize(jax.device_get(whole)).items():
     assert summarize(jax.device_get(halves))[name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_no_gradient_passes():
+  scored, behavior, mask = (jnp.asarray(x) for x in batch())
+  gradient = jax.grad(lambda x: mismatch_metrics(x, behavior, mask)["mismatch/k3"].total)(scored)
+  assert not np.any(gradient)

@@ -1,6 +1,7 @@
-"""VCPO's baseline against a loop over a group, and log-energies of any size."""
+"""VCPO's baseline against a loop over a group, its limits, and log-energies of any size."""
 
 import importlib.util
+import math
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -52,6 +53,17 @@ def test_equals_the_loop(normalize):
     assert np.abs(values - by_loop(wrong, normalize=normalize)).max() > 0.03
 
 
+def test_limits():
+  equal = [(rewards, (0.3,) * len(rewards)) for rewards, _ in GROUPS]
+  np.testing.assert_allclose(opob(equal), opob(equal, "dr_grpo"), atol=1e-6)
+  # A row that outweighs the others is its own baseline.
+  np.testing.assert_allclose(opob([((1.0, 0.0, 4.0), (0.0, 40.0, 0.0))]), [1, 0, 4], atol=1e-6)
+  # The squared norm grows as the length where the tokens' gradients are orthogonal.
+  rewards = (1.0, 0.0, 0.5, 0.0)
+  of_length = [(rewards, tuple(map(math.log, LENGTHS[:4])))]
+  np.testing.assert_allclose(opob(of_length), opob(of_length, "opo"), atol=1e-6)
+
+
 @pytest.mark.parametrize("shift", [-1e4, 1e4])
 def test_only_the_energies_differences_count(shift):
   shifted = [(rewards, tuple(e + shift for e in energies)) for rewards, energies in GROUPS]
@@ -62,3 +74,9 @@ def test_only_the_energies_differences_count(shift):
   with np.errstate(over="ignore", invalid="ignore"):
     plain = np.exp(np.float32(2) * np.float32(shift))
   assert not np.isfinite(plain) or plain == 0
+
+
+def test_rows_without_gradient_or_group():
+  nothing = opob([((1.0, 0.0), (-math.inf, -math.inf)), ((3.0,), (1.0,))])
+  np.testing.assert_allclose(nothing, [0.5, -0.5, 0.0])
+  np.testing.assert_allclose(opob([((1.0, 0.0), (-math.inf, 0.0))]), [1.0, 0.0])

@@ -1,6 +1,7 @@
 """Optimal token baselines against a slow loop, autodiff and their identities."""
 
 import dataclasses
+import functools
 
 import cases
 import jax
@@ -196,6 +197,28 @@ def test_uniform_weights_give_the_mean_over_rows_alive():
         lambda given: counts_tokens(given.replace(token_rewards=jnp.zeros(x.mask.shape)), cfg), x)
 
 
+def test_uniform_weights_of_a_sequence_give_opo():
+  given = cases.on_device(cases.make(token_rewards=None, correction_weights=None))
+  cfg = AdvantageConfig("otb", granularity="sequence", weight="uniform")
+  got, opo = (advantages.get_advantage(name)(given, cfg) for name in ("otb", "opo"))
+  np.testing.assert_allclose(got, opo, rtol=1e-5, atol=1e-6)
+
+
+def test_constant_rewards_leave_the_epsilon():
+  x = cases.make(np.float64, rewards=np.full(10, 0.7), token_rewards=None,
+                 correction_weights=None)
+  with jax.enable_x64(True):
+    got = np.asarray(
+        advantages.get_advantage("otb")(cases.on_device(x), AdvantageConfig("otb",
+                                                                            zero_tail=False)))
+  total = np.zeros(x.mask.shape)
+  accumulated = np.where(x.mask, np.cumsum(energy(x), 1), 0)
+  for i, g in enumerate(x.group_id):
+    total[i] = accumulated[x.group_id == g].sum(0)
+  several = x.mask & (x.group_id != 5)[:, None]
+  np.testing.assert_allclose(got[several], (0.7 * 1e-8 / (total + 1e-8))[several], atol=1e-15)
+
+
 @pytest.mark.slow
 def test_the_tail_of_the_only_longest_row_is_by_flag():
   mask = np.array(
@@ -218,6 +241,45 @@ def test_the_tail_of_the_only_longest_row_is_by_flag():
   elsewhere[0, 2:] = False
   # In the other group two rows share the longest length: nothing to except.
   np.testing.assert_array_equal(with_rule[elsewhere], without[elsewhere])
+
+
+def check_alone(function, x):
+  """The only completion of a group has no advantage, whatever its reward."""
+  alone = x.group_id == 5
+  assert alone.sum() == 1 and x.mask[alone].any() and x.rewards[alone] != 0
+  np.testing.assert_array_equal(np.asarray(function(cases.on_device(x)))[alone], 0.0)
+
+
+def test_a_group_of_one_has_no_advantage():
+  x = cases.make(token_rewards=None, correction_weights=None)
+  for name, zero_tail in (("otb", True), ("tir_otb", False)):
+    cfg = AdvantageConfig(name, zero_tail=zero_tail)
+    check_alone(functools.partial(advantages.get_advantage(name), cfg=cfg), x)
+  with pytest.raises(AssertionError):  # verl's convention: B = 0 and A = G
+    check_alone(lambda given: jnp.where(given.mask, given.rewards[:, None], 0), x)
+
+
+def test_a_deterministic_prefix_has_no_baseline():
+  x = cases.make(anchor_log_probs=np.zeros((10, 9)), sum_pi_squared=np.ones((10, 9)),
+                 token_rewards=None)
+  got = advantages.get_advantage("otb")(cases.on_device(x), AdvantageConfig("otb"))
+  np.testing.assert_allclose(got,
+                             np.where(x.mask & (x.group_id != 5)[:, None], x.rewards[:, None], 0),
+                             rtol=1e-6)
+
+
+def test_correction_weights_of_one_change_nothing_and_constant_ones_commute():
+  ones = cases.on_device(cases.make(correction_weights=np.ones((10, 9))))
+  by_row = cases.on_device(
+      cases.make(correction_weights=np.repeat(np.linspace(0.2, 2, 10)[:, None], 9, 1)))
+  for granularity in ("step", "turn"):
+    plain, inside, outside = (AdvantageConfig("otb", importance=mode, granularity=granularity)
+                              for mode in ("none", "inside_cumsum", "outside"))
+    run = advantages.get_advantage("otb")
+    for cfg in (inside, outside):
+      np.testing.assert_allclose(run(ones, cfg), run(ones, plain), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run(by_row, inside), run(by_row, outside), rtol=1e-4, atol=1e-5)
+    assert np.abs(run(by_row, inside) - run(by_row, plain)).max() > 0.01
 
 
 @pytest.mark.slow

@@ -1,12 +1,19 @@
 """Presets: every one is a whole configuration, names what it uses, and keeps what it promises."""
 
+import dataclasses
 import math
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxrl_llm import presets
-from jaxrl_llm.config import Config, ConfigError, base_config, from_dict, to_dict
+from jaxrl_llm.config import Config, ConfigError, EstimatorConfig, base_config, from_dict, to_dict
 from jaxrl_llm.objective import correction, estimators
+from jaxrl_llm.runs.rewards import shaped
+from jaxrl_llm.runs.verdicts import Verdicts
+from jaxrl_llm.types import Reward, Rollout
+from jaxrl_llm.wiring.loop import make_shaping
 
 COMPONENTS = {
     "estimator", "advantage", "aggregation", "correction", "critic", "kl", "vocabulary", "shaping",
@@ -66,3 +73,47 @@ def test_published_numbers():
   assert math.isclose(math.log(configured("dvp").vocabulary.min_p), -13)
   with pytest.raises(ConfigError, match="'grop': known are reinforce"):
     presets.apply(base_config(), "grop")
+
+
+def test_minpro_is_bounded_as_cispo_and_its_default_is_not():
+  minpro, cispo = configured("minpro").estimator, configured("cispo").estimator
+  assert (minpro.clip_low, minpro.clip_high) == (cispo.clip_low, cispo.clip_high) == (None, 4.0)
+  default = estimators.resolve(EstimatorConfig("minpro"))
+  assert (default.clip_low, default.clip_high) == (None, None)
+
+
+def check_masks_above_five(cfg):
+  """Ratios anchor / behavior of 0.01, 1, 4.9 and 5.1: the last has no weight."""
+  anchor = jnp.log(jnp.asarray([[0.01, 1.0, 4.9, 5.1]]))
+  weights, metrics = correction.correction_weights(anchor, jnp.zeros((1, 4)),
+                                                   jnp.ones((1, 4), bool), cfg)
+  np.testing.assert_allclose(weights, [[0.01, 1.0, 4.9, 0.0]], rtol=1e-5)
+  assert float(metrics["correction/truncated"].total) == 1
+
+
+def test_decoupled_ppo_masks_and_does_not_truncate():
+  cfg = configured("decoupled_ppo").correction
+  check_masks_above_five(cfg)
+  with pytest.raises(AssertionError):
+    check_masks_above_five(dataclasses.replace(cfg, low=None))
+
+
+def check_two_sides(rewards):
+  np.testing.assert_array_equal(rewards, [1, -1, 1, 0])
+
+
+def test_topr_has_a_negative_side():
+  """The advantage is the reward itself, 1 or -1; an unscored row has neither."""
+  cfg = configured("topr")
+  assert cfg.advantage.name == "none"
+  keep = np.array([True, True, True, False])
+  given = np.array([1, 0, 0.3, 0], np.float32)
+  verdicts = Verdicts(given, given > 0, keep, [""] * 4, [Reward(float(r), r > 0) for r in given])
+  zeros = np.zeros(4, np.int32)
+  rows = Rollout(None, None, zeros + 5, zeros + 3, None, zeros > 0, zeros, zeros, zeros,
+                 np.array([0, 0, 1, 1]))
+  rewards, kept = shaped(verdicts, rows, make_shaping(cfg.shaping, 4))
+  check_two_sides(rewards)
+  np.testing.assert_array_equal(kept, keep)
+  with pytest.raises(AssertionError):
+    check_two_sides(shaped(verdicts, rows, make_shaping(Config().shaping, 4))[0])

@@ -114,6 +114,21 @@ def test_differences_telescope():
   assert abs(td[0].sum() - (x.rewards[0] - np.mean(x.rewards[x.group_id == 3]))) > 1e-3
 
 
+def test_differences_sum_to_zero_at_every_depth():
+  x, td = prefix_free()
+  depth = np.cumsum(x.mask, 1)
+  assert (np.abs(td) > 0.01).sum() > 8
+  for group in (3, -1, 8):
+    for k in range(1, 6):
+      here = x.mask & (depth == k) & (x.group_id == group)[:, None]
+      assert abs(td[here].sum()) < 1e-12
+
+
+def test_equal_rows_keep_equal_differences():
+  x, td = prefix_free()
+  np.testing.assert_array_equal(td[0, x.mask[0]], td[5, x.mask[5]])
+
+
 @pytest.mark.slow
 def test_nothing_is_added_where_nothing_branches():
   x = cases.on_device(

@@ -148,6 +148,18 @@ def test_terms_are_added_in_the_order_of_the_sections_and_then_of_their_names():
   assert terms.active(without) == []
 
 
+def test_several_terms_add_up_and_share_a_number():
+  for name, value in (("one", 1.0), ("ten", 10.0)):
+    register_constant(name, value)
+  batch = tiny_batch.make()
+  plain = loss_of(None, batch)[0]
+  alone = [float(loss_of(TermConfig(name, coef=0.5), batch)[0] - plain) for name in ("one", "ten")]
+  loss, metrics = loss_of(TermConfig("ten,one", coef=0.5), batch)
+  assert float(loss - plain) == pytest.approx(sum(alone), rel=1e-4)
+  assert alone[1] == pytest.approx(10 * alone[0], rel=1e-4)
+  assert {"one/loss", "ten/loss"} <= set(metrics)
+
+
 def test_none_adds_nothing_and_stands_alone():
   register_constant("one", 1.0)
   batch = tiny_batch.make()
@@ -233,6 +245,21 @@ def test_unknown_statistics_and_weights_are_refused(options, message):
   with pytest.raises(ValueError, match=message):
     terms.register("refused", coef=0.1, **options)
   assert "refused" not in LOSS_TERMS.entries
+
+
+def test_the_table_refuses():
+  register_constant("once", 1.0)
+  with pytest.raises(ValueError, match=r"term 'once' is registered already"):
+    register_constant("once", 1.0)
+  with pytest.raises(ConfigError, match=r"term\.name = 'onc': registered are .*once.*'once'\?"):
+    terms.active(LossConfig(term=TermConfig("onc")))
+  with pytest.raises(ConfigError, match=r"term\.name = 'once,once': a name stands there twice"):
+    terms.active(LossConfig(term=TermConfig("once,once")))
+  with pytest.raises(ConfigError, match=r"term\.power = 2.0: 'once' does not read it"):
+    terms.active(LossConfig(term=TermConfig("once", power=2.0)))
+  register_constant("heavier", 1.0, numbers={"coef": 2.0})
+  with pytest.raises(ConfigError, match=r"term\.coef: 'once' and 'heavier' both read it"):
+    terms.active(LossConfig(term=TermConfig("once,heavier")))
 
 
 def of_rows(inputs, cfg):

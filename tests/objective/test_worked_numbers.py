@@ -64,6 +64,41 @@ def test_coefficients_of_single_tokens(name, numbers, expected):
   assert np.abs(found[known] - (RATIOS * SIGNS)[known]).max() > 1e-3  # not the plain ratio
 
 
+PREFIXES = {
+    0.0: [.5, .6708, .791, .9283],
+    0.25: [.5, .622, .7346, .9001],
+    0.5: [.5, .5686, .6663, .8617],
+    1.0: [.5, .45, .495, .7425],
+}
+
+
+def prefix_row(name, **numbers):
+  bounds = {"log_low": None, "log_high": None, "log_dual": None}
+  return coefficients(EstimatorConfig(name, **bounds | numbers), np.log(RATIOS)[None, :4],
+                      MU[None, :4], SIGNS[None, :4])[0]
+
+
+@pytest.mark.parametrize("alpha", PREFIXES)
+def test_prefixes_between_the_mean_and_the_product(alpha):
+  found = prefix_row("prefix_power", alpha=alpha)
+  assert np.abs(found - PREFIXES[alpha]).max() < TOLERANCE
+  others = [np.abs(found - PREFIXES[other]).max() for other in PREFIXES if other != alpha]
+  assert min(others) > 100 * TOLERANCE
+
+
+def test_the_ends_of_the_prefix_family_are_the_two_estimators_bit_for_bit():
+  np.testing.assert_array_equal(prefix_row("prefix_power", alpha=1.0), prefix_row("ctpo"))
+  np.testing.assert_array_equal(prefix_row("prefix_power", alpha=0.0), prefix_row("ctpo_geomean"))
+  rng = np.random.default_rng(0)
+  case = (0.03 * rng.standard_normal((6, 20)), np.full((6, 20), 0.3), rng.standard_normal((6, 20)))
+  for alpha, name in ((1.0, "ctpo"), (0.0, "ctpo_geomean")):
+    family = coefficients(EstimatorConfig("prefix_power", alpha=alpha), *case)
+    np.testing.assert_array_equal(family, coefficients(EstimatorConfig(name), *case))
+    assert 0 < np.mean(family == 0) < 1
+  steps = [prefix_row("prefix_power", alpha=alpha)[1:] for alpha in (0.0, 0.25, 0.5, 0.75, 1.0)]
+  assert (np.diff(steps, axis=0) < 0).all()  # L < 0 here: the weight falls with alpha
+
+
 def future(log_ratios, **numbers):
   cfg = estimators.resolve(EstimatorConfig("fipo", half_life=2.0, high_only=False, **numbers))
   log_ratios = jnp.asarray([log_ratios])

@@ -64,6 +64,11 @@ def test_masked_values_do_not_matter():
   np.testing.assert_array_equal(prefix.prefix_min(dirty, mask), prefix.prefix_min(log_ratio, mask))
 
 
+def test_minimum_is_exclusive_and_zero_at_the_start():
+  log_ratio, mask = jnp.asarray([[0.5, -1.0, 2.0, -3.0]]), jnp.asarray([[True, True, False, True]])
+  np.testing.assert_array_equal(prefix.prefix_min(log_ratio, mask), [[0.0, 0.5, -1.0, -1.0]])
+
+
 @pytest.mark.slow
 def test_sharded_length_equals_whole():
   log_ratio, mask = rows(4, (4, 32))
@@ -83,6 +88,19 @@ def test_scans_are_associative_scans():
   for kernel in (prefix.cumulative_log_ratio, prefix.prefix_min):
     names = {e.primitive.name for e in jax.make_jaxpr(kernel)(log_ratio, mask).jaxpr.eqns}
     assert not names & {"cumsum", "cummin", "scan", "while"}, names
+
+
+def test_long_rows_are_precise():
+  log_ratio = (0.01 * np.random.default_rng(0).standard_normal((2, 32768))).astype(np.float32)
+  exact = np.cumsum(log_ratio.astype(np.float64), -1)
+  got = jax.jit(prefix.cumulative_log_ratio)(jnp.asarray(log_ratio),
+                                             jnp.ones(log_ratio.shape, bool))
+  assert np.max(np.abs(got - exact)) < 2e-5
+  one_by_one = np.cumsum(log_ratio, -1, dtype=np.float32)
+  running_error = np.max(np.abs(one_by_one - exact))
+  assert np.max(np.abs(got - exact)) < 0.2 * running_error, "a tree of sums beats a running sum"
+  half = prefix.cumulative_log_ratio(jnp.zeros((1, 4), jnp.bfloat16), jnp.ones((1, 4), bool))
+  assert half.dtype == jnp.float32, "half precision would not do"
 
 
 def gathered(kernel, shape) -> list[int]:

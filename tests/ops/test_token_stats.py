@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from suites import quick_for
 
-from jaxrl_llm.ops import token_stats, vocabulary
+from jaxrl_llm.ops import masked, token_stats, vocabulary
 from jaxrl_llm.types import TokenStats
 
 
@@ -69,6 +69,18 @@ def test_chunks_change_neither_values_nor_gradients(monkeypatch, chunk):
 
   got, expected = (jax.value_and_grad(f, (0, 1))(hidden, head) for f in (chunked, direct))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, expected)
+
+
+def test_logged_entropy_has_no_gradient():
+  hidden, head, targets = arrays()
+
+  def entropy(hidden, on):
+    out = token_stats.token_stats(hidden, head, targets, temperature=1.0, entropy_gradient=on,
+                                  stats=frozenset({"entropy"}))
+    return jnp.sum(out.entropy)
+
+  assert np.all(jax.grad(entropy)(hidden, False) == 0)
+  assert np.any(jax.grad(entropy)(hidden, True) != 0)
 
 
 def test_no_array_of_batch_by_vocabulary(monkeypatch):
@@ -228,6 +240,28 @@ def test_gradient_is_exactly_zero_outside_the_support():
   assert whole[0, 0, 3] > 0.9, "with a threshold of 0 the same target is pushed"
 
 
+def test_statistics_without_gradient():
+  hidden, head, targets = arrays()
+
+  def summed(hidden, name):
+    out = token_stats.token_stats(hidden, head, targets, temperature=1.0, min_p=0.1, stats=ALL)
+    return jnp.sum(getattr(out, name))
+
+  for name in ("sum_pi_squared", "kept_mass", "entropy"):
+    assert np.all(jax.grad(summed)(hidden, name) == 0)
+  assert np.any(jax.grad(summed)(hidden, "log_probs") != 0)
+
+
+def test_values_that_keep_all_change_nothing():
+  hidden, head, targets = arrays()
+  plain = token_stats.token_stats(hidden, head, targets, temperature=1.3, stats=ALL)
+  off = token_stats.token_stats(hidden, head, targets, temperature=1.3, stats=ALL, top_k=0,
+                                top_p=1.0, min_p=0.0)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), off, plain)
+  assert np.all(off.kept_mass <= 1) and np.all(off.in_support)
+  assert np.all(plain.kept_mass == 1) and np.all(plain.in_support)
+
+
 def test_no_rule_costs_nothing():
   """Arrays over the vocabulary in the traced program, V = 19: the fewest without a rule."""
   hidden, head, targets = arrays(length=4)
@@ -271,6 +305,25 @@ def test_float64_stays_float64():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), out,
                  expected)
     assert jax.grad(lambda h: jnp.sum(run(h).log_probs))(hidden).dtype == np.float64
+
+
+def test_unknown_statistic_is_refused():
+  with pytest.raises(ValueError, match="allowed are"):
+    token_stats.token_stats(*arrays(), temperature=1.0, stats=frozenset({"nonsense"}))
+
+
+@pytest.mark.slow
+def test_masked_helpers():
+  values = jnp.asarray([[1.0, jnp.nan], [jnp.nan, jnp.nan]])
+  mask = jnp.asarray([[True, False], [False, False]])
+  np.testing.assert_array_equal(masked.row_mean(values, mask), [[1.0], [0.0]])
+  assert np.all(np.isfinite(jax.grad(lambda v: jnp.sum(masked.row_mean(v, mask)))(values)))
+  groups = jnp.asarray([7, -2, 7, 5])
+  np.testing.assert_array_equal(masked.group_sum(jnp.asarray([1.0, 2.0, 3.0, 4.0]), groups),
+                                [4.0, 2.0, 4.0, 4.0])
+  histogram = masked.histogram(jnp.asarray([-1.0, 0.0, 5.0, 9.0]),
+                               jnp.asarray([True, True, True, False]), (0.0, 1.0))
+  np.testing.assert_array_equal(histogram.counts, [1.0, 1.0, 1.0])
 
 
 @pytest.mark.parametrize("last", (0, 1, 9, 10, 20, 37))

@@ -1,4 +1,4 @@
-"""Vocabulary rules against loops in float64."""
+"""Vocabulary rules against loops in float64, and what pruning does to a distribution."""
 
 import jax
 import jax.numpy as jnp
@@ -114,3 +114,82 @@ def test_pruned_logits_are_finite_and_their_gradient_is_zero_outside(logits):
 
 # What dynamic vocabulary pruning (arXiv 2512.23087) promises, in float64 on sets from the kernel.
 # The constants of the bounds are derived here; the paper's are not known to us.
+
+MIN_P = 0.05
+
+
+def pruned(z, min_p=MIN_P):
+  """(p, p_S, kept, Z)."""
+  p = softmax(z)
+  kept = np.asarray(vocabulary.support(jnp.asarray(z, jnp.float32), min_p=min_p))
+  mass = np.sum(np.where(kept, p, 0), -1)
+  return p, np.where(kept, p, 0) / mass[..., None], kept, mass
+
+
+def states(seed, count=300, width=30, scale=2.0):
+  return scale * np.random.default_rng(seed).standard_normal((count, width))
+
+
+@pytest.mark.parametrize("bound", [0.01, 0.3, 1.0])
+def test_mismatch_envelope(bound):
+  """With logit noise within E, log p changes by at most log(p + (1 - p) e^{2E}).
+
+  That is at most min(2E, (1 - p)(e^{2E} - 1)).
+  """
+  z, rng = states(1, width=5), np.random.default_rng(2)
+  p = softmax(z)
+  envelope = np.log(p + (1 - p) * np.exp(2 * bound))
+  assert np.all(envelope <= np.minimum(2 * bound, (1 - p) * np.expm1(2 * bound)) + 1e-12)
+  first_order, beyond, tightest = 2 * bound * (1 - p), 0, 0.0
+  noises = [bound * rng.uniform(-1, 1, z.shape) for _ in range(20)]
+  # The worst noise lowers one token and raises all others.
+  noises += [bound * (1 - 2 * (np.arange(z.shape[-1]) == k)) for k in range(z.shape[-1])]
+  for noise in noises:
+    gap = np.abs(np.log(softmax(z + noise)) - np.log(p))
+    assert np.all(gap <= envelope + 1e-12)
+    tightest = max(tightest, np.max(gap / envelope))
+    beyond += np.sum(gap > first_order + 1e-12)
+  assert tightest > 1 - 1e-9, "the envelope is attained"
+  assert beyond > 0, "2 E (1 - p) is not a bound"
+
+
+def test_distances_between_the_whole_and_the_pruned_distribution():
+  """TV(p, p_S) = 1 - Z and KL(p_S || p) = -log Z."""
+  p, p_s, kept, mass = pruned(states(3))
+  np.testing.assert_allclose(0.5 * np.sum(np.abs(p - p_s), -1), 1 - mass, atol=1e-12)
+  divergence = np.sum(np.where(kept, p_s * np.log(np.where(kept, p_s / p, 1)), 0), -1)
+  np.testing.assert_allclose(divergence, -np.log(mass), atol=1e-12)
+  assert np.max(1 - mass) > 0.05, "something is pruned"
+  unnormalised = 0.5 * np.sum(np.abs(p - np.where(kept, p, 0)), -1)
+  assert np.any(np.abs(unnormalised - (1 - mass)) > 1e-2), "renormalising matters"
+
+
+@pytest.mark.parametrize("min_p", [0.01, 0.05, 0.3])
+def test_tail_mass_bound(min_p):
+  """1 - Z <= (|V| - |V_S|) min_p p_max."""
+  p, _, kept, mass = pruned(states(4), min_p)
+  bound = np.sum(~kept, -1) * min_p * np.max(p, -1)
+  assert np.all(1 - mass <= bound + 1e-12)
+  assert np.any(1 - mass > min_p * np.max(p, -1)), "one token's share does not bound the tail"
+
+
+def test_ratio_identity_and_the_bias_of_one_sided_pruning():
+  """pi_S / mu_S = (pi / mu) Z_mu / Z_pi on a common set, with mean 1 under mu_S.
+
+  The mean of pi / mu_S is Z_pi.
+  """
+  z = states(5)
+  mu, mu_s, kept, mass_mu = pruned(z)
+  # A small step of the policy: rows whose set it changes are left out.
+  pi, pi_s, kept_pi, mass_pi = pruned(z + 0.1 * np.random.default_rng(6).standard_normal(z.shape))
+  same = np.all(kept == kept_pi, -1)
+  assert 30 < np.sum(same) < len(z)
+  ratio = np.divide(pi_s, mu_s, out=np.zeros_like(pi), where=kept)
+  expected = np.where(kept, pi / mu * (mass_mu / mass_pi)[:, None], 0)
+  np.testing.assert_allclose(ratio[same], expected[same], rtol=1e-12)
+  np.testing.assert_allclose(np.sum(mu_s * ratio, -1)[same], 1, atol=1e-12)
+  one_sided = np.divide(pi, mu_s, out=np.zeros_like(pi), where=kept)
+  np.testing.assert_allclose(np.sum(mu_s * one_sided, -1)[same], mass_pi[same], atol=1e-12)
+  assert np.min(mass_pi[same]) < 0.95, "the bias is visible"
+  mean = np.sum(mu_s * ratio, -1)[~same]
+  assert np.any(np.abs(mean - 1) > 1e-3), "unequal sets break the mean of 1"

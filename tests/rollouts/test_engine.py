@@ -1,4 +1,7 @@
-"""The engine samples what `generate` samples, whatever its batch, chunks and refills."""
+"""The engine samples what `generate` samples, whatever its batch, chunks and refills.
+
+Its counts are true.
+"""
 
 import dataclasses
 import functools
@@ -18,7 +21,7 @@ from jaxrl_llm.rollouts import chunk, decoding, engine, generate, hand_over, siz
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.rollouts.rollout_table import RolloutTable
-from jaxrl_llm.rollouts.slots import Slots
+from jaxrl_llm.rollouts.slots import Slots, by_load
 from jaxrl_llm.types import PromptBatch, Sampling
 
 MODEL = Model(
@@ -221,6 +224,40 @@ def test_row_limits():
   assert np.all(got.tokens[~got.mask & whole.mask] == 0)
 
 
+@pytest.mark.slow
+def test_stop_tokens_wait_for_the_least_length():
+  """None comes earlier. Log-probs are those without stop tokens, log p - log(1 - p(stop))."""
+  got, _ = run(min_new_tokens=6, **ONE_PROGRAM)
+  early = got.mask & (np.arange(got.tokens.shape[1]) - got.prompt_length[:, None] < 6)
+  assert not np.any(got.tokens[early] == EOS) and np.any(got.tokens[got.mask & ~early] == EOS)
+  free = reference().length - reference().prompt_length
+  assert np.any(free < 6), "without the rule some rows end earlier"
+  positions = np.broadcast_to(np.arange(got.tokens.shape[1]), got.tokens.shape)
+  segments = (positions < got.length[:, None]).astype(np.int32)
+  hidden, _ = MODEL.hidden(PARAMS, got.tokens, positions, segments)
+  log_p = np.asarray(jax.nn.log_softmax(hidden @ MODEL.head(PARAMS), -1))[:, :-1]
+  chosen = np.take_along_axis(log_p, got.tokens[:, 1:, None], -1)[..., 0]
+  expected = chosen - np.where(early[:, 1:], np.log1p(-np.exp(log_p[..., EOS])), 0)
+  mask = got.mask[:, 1:]
+  np.testing.assert_allclose(got.behavior_log_probs[:, 1:][mask], expected[mask], rtol=0, atol=1e-5)
+  assert np.max(np.abs(chosen - expected)[mask]) > 1e-2, "the rule matters"
+
+
+@pytest.mark.slow
+def test_waste_is_small_where_many_rows_wait():
+  """72 rows of mean / max 0.4 through 8 slots. Without refill, slots wait for the slowest row."""
+  lengths = np.ceil(40 * ((np.arange(72) + 0.5) / 72)**1.5).astype(int)
+  limit = np.random.default_rng(0).permutation(lengths)
+  ragged = functools.partial(run, prompts(rows=72), max_new=limit, max_new_tokens=40,
+                             stop_ids=(13,), window=24)
+  _, stats = ragged()
+  assert stats.useful_steps == limit.sum() and stats.slot_steps > stats.useful_steps
+  assert stats.waste <= 0.10
+  assert ragged(refill=False, compact=0)[1].waste > 0.30
+  whole = stats.slot_steps * 64 * (WIDTH + 40)
+  assert stats.cache_bytes_read < whole, "attention reads no further than the longest row"
+
+
 @pytest.mark.parametrize(("slots", "compact", "rows", "shards", "expected"), [
     (64, 0, 64, 1, [64]), (64, 1, 64, 1, [64, 32, 16, 8]),
     (64, 2, 64, 1, [64, 48, 32, 24, 16, 12, 8]), (24, 1, 64, 1, [24, 16, 8, 4]),
@@ -263,6 +300,22 @@ def test_long_prompts_are_prefilled_by_length():
     np.testing.assert_array_equal(got.tokens, expected.tokens)
 
 
+@pytest.mark.slow
+def test_counts():
+  got, stats = run(slots=32, refill=False, compact=0, window=NEW)
+  new = got.length - got.prompt_length
+  assert stats.slot_steps == 32 * new.max() and stats.chunks == -(-new.max() // 8) == 3
+  slot = 2 * 1 * 1 * 8 * 4  # keys and values, layers, kv-heads, head_dim, bytes
+  later = new.max() - 8  # steps after the first chunk, which read a window more
+  assert stats.cache_bytes_read == slot * 32 * (new.max() * (WIDTH + 8) + later * NEW)
+  assert stats.cache_bytes_held == slot * 32 * (WIDTH + NEW + 8)
+  seen = [sum(range(n, n + k)) for n, k in zip(got.prompt_length, new, strict=True)]
+  assert stats.cache_bytes_needed == slot * sum(seen)
+  shared = run(slots=32, refill=False, compact=0, window=NEW, shared_prefix=True)[1]
+  assert stats.cache_bytes_held - shared.cache_bytes_held == slot * WIDTH * (32 - 8)
+  assert stats.cache_bytes_read - shared.cache_bytes_read == slot * new.max() * WIDTH * (32 - 8)
+
+
 def most_programs(cfg: EngineConfig, rows: int, width: int = WIDTH) -> int:
   """Programs that runs compile at most: parameters, two of empty caches, prefill and admission for
   each width of prompts, and a chunk for each batch size and window.
@@ -297,6 +350,20 @@ def test_compiles_no_more_than_declared(compiled):
 
 
 @pytest.mark.slow
+def test_stacked_blocks():
+  """Scanned layers are laid out one by one, each with a cache of its own."""
+  flat = Model(dataclasses.replace(MODEL.config, num_layers=2))
+  params = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, flat.init(jax.random.key(1)))
+  blocks = jax.tree.map(lambda *x: jnp.stack(x), *(params["blocks"][i] for i in range(2)))
+  stacked = Model(dataclasses.replace(flat.config, scan_layers=True))
+  got, _ = run(model=stacked, params={**params, "blocks": blocks})
+  plain = jax.jit(functools.partial(generate, model=flat, cfg=SamplerConfig(4, NEW, 32, (EOS,), 0)))
+  expected = jax.device_get(plain(params, prompts(), KEY, Sampling.of(1.0)))
+  np.testing.assert_array_equal(got.tokens, expected.tokens)
+  np.testing.assert_allclose(got.behavior_log_probs, expected.behavior_log_probs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_matrices_are_cast_once():
   """What the network casts in every call is cast before; the results are equal bit for bit."""
   half = Model(dataclasses.replace(MODEL.config, compute_dtype="bfloat16"))
@@ -310,6 +377,14 @@ def test_matrices_are_cast_once():
   np.testing.assert_array_equal(*hidden)
 
 
+@pytest.mark.slow
+def test_shapes_are_known_before():
+  got, _ = run()
+  declared = engine.rollout_shape(prompts(), config())
+  kind = operator.attrgetter("shape", "dtype")
+  assert jax.tree.map(kind, declared) == jax.tree.map(kind, got)
+
+
 @pytest.mark.parametrize(("options", "said"), [
     ({"slots": 0}, "slots = 0"), ({"group_size": 5}, "group_size = 5"),
     ({"max_new": np.full(32, NEW + 1)}, "max_new"), ({"max_new": np.ones(3, int)}, r"\(3,\)"),
@@ -317,3 +392,29 @@ def test_matrices_are_cast_once():
 def test_bad_input(options, said):
   with pytest.raises(ConfigError, match=said):
     run(**options)
+
+
+def loads(order, live, tokens, devices, new):
+  """Tokens of each device once `new` rows of 5 tokens have the first slots of an order."""
+  device = np.arange(len(live)) * devices // len(live)
+  load = np.bincount(device[live], tokens[live], devices)
+  return load + 5 * np.bincount(device[order[:new]], minlength=devices)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_rows_enter_on_the_device_with_the_fewest_live_tokens(devices):
+  rng = np.random.default_rng(devices)
+  live, tokens = rng.random(16) < 0.4, rng.integers(0, 60, 16)
+  order, by_number = by_load(live, tokens, devices, 5), np.flatnonzero(~live)
+  np.testing.assert_array_equal(np.sort(order), by_number)
+  for new in range(len(order)):
+    before = loads(order, live, tokens, devices, new)
+    taken = np.flatnonzero(loads(order, live, tokens, devices, new + 1) > before)
+    full = [d for d in range(devices) if d not in order[new:] * devices // 16]
+    assert before[taken[0]] == np.delete(before, full).min()
+  if devices == 1:
+    np.testing.assert_array_equal(order, by_number)
+  else:
+    assert loads(order, live, tokens, devices, 3).max() <= loads(by_number, live, tokens, devices,
+                                                                 3).max()
+    assert order.tolist() != by_number.tolist()

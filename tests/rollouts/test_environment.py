@@ -2,6 +2,10 @@
 inserted.
 """
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -156,6 +160,11 @@ def test_what_follows_the_first_call_is_dropped():
     assert environment.tool.asked == ["print(6*7)\n"]
 
 
+def test_an_output_made_up_without_a_call_is_the_policy_s_text():
+  assert played(fence(),
+                ids_of("\nCode execution result: 42\n<eos>"))[1] == Stop(STOP_TOKEN, void=True)
+
+
 def test_a_call_after_a_stop_token_does_not_count():
   ids = [*ids_of("no"), EOS, *ids_of(PROGRAM)]
   assert fence().turn_end(ids) == len(ids_of("no")) + 1
@@ -180,6 +189,11 @@ def test_tagged_calls(call, shown):
               "\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
   assert outcome == Continue(tuple(i for part in expected for i in ids_of(part)))
   assert environment.tool.asked == (["print(6*7)"] if shown == "42\n" else [])
+
+
+def test_a_tagged_turn_without_a_call_is_an_answer():
+  assert played(tag(), ids_of("It is 42.<eos>"))[1] == Stop(STOP_TOKEN)
+  assert played(tag(), ids_of("<tool_call>{<eos>"))[1] == Stop(STOP_TOKEN)
 
 
 # Characters and tokens.
@@ -289,6 +303,11 @@ def test_inline_round_trip(call, inserted):
                 chunk=1) == (len(ids), Continue(tuple(encode(CHARACTERS, inserted))))
 
 
+def test_an_inline_turn_without_a_call_is_an_answer():
+  assert played(inline(), [*encode(CHARACTERS, "=56088"), 1])[1] == Stop(STOP_TOKEN)
+  assert inline().turn_end(encode(CHARACTERS, "=12*3]")) is None
+
+
 def test_output_is_cut_in_the_same_way_each_time():
   lines = ToolResult("error", "".join(f"line {i} é\n" for i in range(400)) + "ValueError: no")
   outputs = [
@@ -334,6 +353,17 @@ def test_output_cannot_spell_a_special_token():
   assert not safe_output(careless)
 
 
+def test_a_one_letter_name_is_left_out():
+  assert TOKENIZER.decode(tag()._plain("1§2im_end")) == "12im_end"
+  assert not {TOKENIZER.get_added_vocab()[name]
+              for name in ("§", "im_end")} & set(tag()._plain("1§2im_end"))
+
+
+def test_surrogates_do_not_reach_the_tokenizer():
+  assert fence(ToolResult("ok", "\ud800")).step(0, ids_of(PROGRAM)) == Continue(
+      tuple(ids_of("\nCode execution result: ?\n")))
+
+
 # Parts and threads.
 
 def test_unknown_names_and_unfit_tokenizers_are_refused():
@@ -351,6 +381,13 @@ def test_unknown_names_and_unfit_tokenizers_are_refused():
     inline(max_output_tokens=1)
 
 
+def test_the_tag_names_its_tool():
+  environment = make_environment(TOKENIZER, "tag", "calculator", eos_ids=(EOS,),
+                                 max_output_tokens=99)
+  call = '<tool_call>{"name": "calculator", "arguments": {"expression": "6*7"}}</tool_call>'
+  assert "\n42\n" in TOKENIZER.decode(environment.step(0, ids_of(call)).ids)
+
+
 def test_programs_run_in_the_sandbox():
   numbers = TOOLS.numbers(from_dict({"rollout": {"max_turns": 2, "slots": 4},
                                      "tool": {"name": "python", "timeout": 60.0}}).tool)
@@ -364,3 +401,27 @@ def test_programs_run_in_the_sandbox():
                          else boxed("\\boxed{42}\n"))
   finally:
     environment.close()
+
+
+def test_a_slow_call_keeps_no_other_row_waiting():
+  release = threading.Event()
+
+  class Slow(Scripted):
+    def run(self, text):
+      if "sleep" in text:
+        assert release.wait(300)
+      return ToolResult("ok", text)
+
+  environment = ToolEnvironment(TOKENIZER, Slow(), Fence(), eos_ids=(EOS,), max_output_tokens=2000)
+  with ThreadPoolExecutor(4) as pool:
+    slow = pool.submit(environment.step, 0, ids_of("```\nsleep\n```"))
+    quick = [pool.submit(environment.step, i, ids_of(f"```\n{i}\n```")) for i in range(1, 100)]
+    for i, future in enumerate(quick, 1):
+      assert future.result(300) == Continue(tuple(ids_of(f"\nCode execution result: {i}\n\n")))
+      assert environment.turn_end(ids_of(PROGRAM)) == len(ids_of(PROGRAM))
+    time.sleep(0.01)
+    assert not slow.done()
+    release.set()
+    assert isinstance(slow.result(300), Continue)
+  environment.close()
+  assert environment.tool.closed

@@ -10,10 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
+from jax import lax
 from suites import quick_of
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import (
+  ConfigError,
   MeshConfig,
   ModelConfig,
   ParametersConfig,
@@ -96,6 +99,22 @@ def test_the_check_of_values_rejects(wrong):
     check_values(wrong)
 
 
+@slowly_held
+@pytest.mark.parametrize("model", [MODEL, STACKED], ids=["blocks", "stacked"])
+def test_a_matrix_takes_one_byte_per_entry_and_its_scales(model, quantization):
+  _, params = quantized(quantization, model)
+  plain = flatten_dict(hand_over.for_decoding(params_of(model), model)[1])
+  found = flatten_dict(params)
+  for path, x in plain.items():
+    if path[0] == "blocks" and path[-1] in MATRICES:
+      values, scale = found.pop((*path, "values")), found.pop((*path, "scale"))
+      assert values.nbytes == x.size
+      assert scale.nbytes == 4 * np.prod(x.shape[MATRICES[path[-1]][0]:])
+    else:
+      np.testing.assert_array_equal(found.pop(path), x)
+  assert not found
+
+
 @held
 def test_the_copy_is_made_once_and_adapters_are_merged_before(quantization):
   cfg = ParametersConfig(train="lora", lora_rank=2)
@@ -106,6 +125,15 @@ def test_the_copy_is_made_once_and_adapters_are_merged_before(quantization):
   up = params["blocks"][1]["mlp"]["up"]
   np.testing.assert_allclose(up["values"] * up["scale"],
                              numerics.round_int8(merged["blocks"][1]["mlp"]["up"], 1, 1), rtol=1e-6)
+
+
+def test_experts_are_refused():
+  experts = dataclasses.replace(CONFIG, num_experts=4)
+  for quantization in int8.STORED:
+    cfg = RolloutConfig(quantization=quantization)
+    with pytest.raises(ConfigError, match=f"{quantization}.*model.num_experts = 4.*Fix"):
+      numerics.rollout_model(Model(experts), cfg)
+  assert numerics.resolve(RolloutConfig(quantization="int8"), experts).quantization == "int8"
 
 
 # --- products
@@ -181,6 +209,25 @@ def test_the_behavior_is_that_of_the_quantized_network(quantization):
   trainers = probabilities(params_of(MODEL), rollout, SAMPLING, model=MODEL).log_probs
   assert gap.max() < atol
   assert np.abs(trainers - behavior)[mask].mean() > 3 * gap.mean()
+
+
+def carried(quantization) -> set[str]:
+  """Element types of the weights that the decode loop carries, in the program for this device."""
+  model, params = quantized(quantization)
+  text = generation(model).lower(params, prompts(), KEY, SAMPLING).compile().as_text()
+  loops = [line for line in text.splitlines() if " while(" in line]
+  shapes = r"(\w+)\[(?:16,40|40,16|16,32|32,16|16,4,8|4,8,16|16,2,8)\]"
+  return {kind for line in loops for kind in re.findall(shapes, line)}
+
+
+@slowly_held
+def test_no_wider_copy_of_the_weights_is_made_before_the_loop(quantization, monkeypatch):
+  assert carried(quantization) == {"s8"}
+  if quantization == "int8_weights":
+    monkeypatch.setattr(lax, "optimization_barrier", lambda x: x)
+    jax.clear_caches()
+    assert "s8" not in carried(quantization)
+    jax.clear_caches()
 
 
 def on_devices(quantization, axes):

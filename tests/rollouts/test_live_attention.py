@@ -9,10 +9,10 @@ import pytest
 from test_engine import EOS, KEY, NEW, prompts
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import ModelConfig, SamplerConfig
+from jaxrl_llm.config import MeshConfig, ModelConfig, RolloutConfig, SamplerConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model, live_attention, live_comparison, live_kernel
-from jaxrl_llm.rollouts import decode_attention, decoding, engine, generate
+from jaxrl_llm.rollouts import decode_attention, decoding, engine, generate, numerics
 from jaxrl_llm.rollouts.engine import EngineConfig
 from jaxrl_llm.types import Sampling
 
@@ -34,6 +34,11 @@ def difference(shapes, dtype="float32"):
 def test_the_kernel_computes_attention_and_writes_the_new_token(name, dtype):
   """Unwritten columns, or their scales, hold NaN there; int8 against what it stands for."""
   assert difference(SHAPES[name], dtype) < 1e-6
+
+
+@pytest.mark.slow
+def test_in_bfloat16():
+  assert 1e-4 < difference(SHAPES["two side by side"], "bfloat16") < live_comparison.LARGEST
 
 
 real_rows, real_kernel = live_attention.live_rows, live_kernel.attend_and_write
@@ -108,6 +113,34 @@ def test_the_engine_samples_what_generate_samples(options):
   assert_same(got)
   longest = 7 + NEW
   assert stats.cache_bytes_held < 2 * 2 * 64 * 4 * (8 * (longest + BLOCK) + 8 * 7) * 2
+
+
+def four_devices():
+  return parallel.make_mesh(MeshConfig(data=1, fsdp=2, tensor=2), jax.devices()[:4])
+
+
+@pytest.mark.slow
+def test_on_four_devices():
+  assert_same(run("kernel", four_devices())[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"shared_prefix": True}, {"mesh": True}], ids=str)
+def test_with_int8_both_forms_sample_the_same(options):
+  """Up to keys whose rounding to int8 differs; the policy is another one than without."""
+  if "mesh" in options:
+    options = {"mesh": four_devices()}
+  config = numerics.rollout_model(MODEL, RolloutConfig(cache_dtype="int8")).config
+  (kernel, stats), (windowed, _) = (run(kind, config=config, **options)
+                                    for kind in ("kernel", "windowed"))
+  same = np.cumprod(kernel.tokens == windowed.tokens, 1).astype(bool) & kernel.mask & windowed.mask
+  assert same.sum() > 0.9 * kernel.mask.sum()
+
+  def apart(other):
+    return np.abs(kernel.behavior_log_probs - other.behavior_log_probs)[same].mean()
+
+  assert apart(windowed) < 1e-3 < apart(reference())
+  assert stats.cache_bytes_held % (64 + 4) == 0
 
 
 def test_a_device_on_which_the_kernel_differs_goes_on_windowed(monkeypatch, caplog):

@@ -4,6 +4,8 @@ where asked for.
 
 import dataclasses
 import functools
+import operator
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from jaxrl_llm.config import (
+  ConfigError,
   ModelConfig,
   ParametersConfig,
   RolloutConfig,
@@ -104,6 +107,25 @@ def rounded(model, params):
   return numerics.rollout_numerics(model, params, INT8)[1]
 
 
+@pytest.mark.slow
+def test_scanned_and_expert_matrices_have_scales_of_their_own():
+  """Stacked layers are rounded as they would be one by one; so are experts."""
+  scanned = variant(scan_layers=True)
+  params = scanned.init(jax.random.key(0))
+  params["blocks"] = jax.tree.map(lambda x: x.at[1].multiply(50), params["blocks"])
+  blocks = {i: jax.tree.map(operator.itemgetter(i), params["blocks"]) for i in range(2)}
+  stacked = rounded(scanned, params)["blocks"]
+  listed = rounded(MODEL, {**params, "blocks": blocks})["blocks"]
+  jax.tree.map(lambda x, *layers: np.testing.assert_array_equal(x, np.stack(layers)), stacked,
+               listed[0], listed[1])
+  experts = variant(num_experts=3, expert_width=12)
+  params = experts.init(jax.random.key(0))
+  gate = params["blocks"][0]["mlp"]["gate"]
+  found = rounded(experts, params)["blocks"][0]["mlp"]["gate"]
+  for expert in range(3):
+    np.testing.assert_array_equal(found[expert], numerics.round_int8(gate[expert], 1, 1))
+
+
 def test_adapters_are_merged_before_the_rounding():
   cfg = ParametersConfig(train="lora", lora_rank=2)
   trained, frozen = trainable.split(PARAMS, cfg, jax.random.key(3))
@@ -140,6 +162,13 @@ def test_defaults_change_nothing():
     assert model is MODEL and params is PARAMS and not numerics.changes_params(MODEL, cfg)
   model, params = numerics.rollout_numerics(MODEL, PARAMS, RolloutConfig(cache_dtype="bfloat16"))
   assert params is PARAMS and model != MODEL
+
+
+def test_a_missing_library_is_named(monkeypatch):
+  monkeypatch.setitem(sys.modules, "qwix", None)
+  with pytest.raises(ConfigError, match=r"rollout.quantization = 'int8'.*\[quantization\]"):
+    numerics.resolve(INT8, MODEL.config)
+  assert numerics.resolve(RolloutConfig(), MODEL.config).cache_dtype == "float32"
 
 
 # --- attention over a cache in another dtype
@@ -183,6 +212,21 @@ def test_attention_over_int8_is_that_over_what_it_stands_for():
     assert np.abs(attend(queries, wrong, values, visible) - expected).max() > 1e-2
     wrong = values.replace(scale=jnp.roll(values.scale, 1, axis - axis // 3))
     assert np.abs(attend(queries, keys, wrong, visible) - expected).max() > 1e-2
+
+
+def test_the_bytes_of_a_column_are_those_of_the_cache():
+  config = numerics.rollout_model(MODEL, RolloutConfig(cache_dtype="int8")).config
+  cache = jax.eval_shape(lambda: kv_cache.empty(config, 3, 5))
+  counted = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((cache.keys, cache.values)))
+  assert counted == 3 * 5 * kv_cache.column_bytes(config)
+
+
+def test_cache_dtype_survives_a_change_of_the_config():
+  config = numerics.rollout_model(variant(scan_layers=True),
+                                  RolloutConfig(cache_dtype="bfloat16")).config
+  plain = dataclasses.replace(config, scan_layers=False)  # as decoding does
+  assert kv_cache.empty(plain, 2, 3).keys[0].dtype == kv_cache.dtype(plain) == jnp.bfloat16
+  assert kv_cache.empty(MODEL.config, 2, 3).keys[0].dtype == jnp.float32
 
 
 # --- through both samplers
@@ -263,3 +307,12 @@ def test_the_engine_samples_in_the_same_numerics(options):
   between = np.abs(one.behavior_log_probs - other.behavior_log_probs)[same].mean()
   assert gap(other)["mismatch/absolute"] > 1e-4
   assert between < 0.5 * gap(other)["mismatch/absolute"]
+
+
+@pytest.mark.slow
+def test_scanned_experts_sample_in_other_numerics():
+  model = variant(num_experts=3, expert_width=12, scan_layers=True)
+  params = jax.tree.map(lambda x: 4 * x if x.ndim > 2 else x, model.init(jax.random.key(0)))
+  rollout = sampled(RolloutConfig(dtype="bfloat16", cache_dtype="float32", quantization="int8"),
+                    model, params)
+  assert gap(rollout, model, params)["mismatch/absolute"] > 1e-4

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl_llm.config import ModelConfig, SamplerConfig, StepConfig
 from jaxrl_llm.models import Model
@@ -106,6 +107,16 @@ def test_a_row_depends_on_nothing_but_itself():
   assert np.any(other.tokens != whole.tokens), "the row id seeds the noise"
 
 
+@pytest.mark.slow
+def test_eight_devices_sample_the_same():
+  batch = prompts(rows=32)
+  one = sampler()(PARAMS, batch, KEY, at(1.0))
+  rows = NamedSharding(Mesh(np.array(jax.devices()[:8]), ("data",)), PartitionSpec("data"))
+  eight = sampler()(PARAMS, jax.device_put(batch, rows), KEY, at(1.0))
+  assert len(eight.tokens.sharding.device_set) == 8
+  assert flips(one, jax.device_get(eight)) == 0
+
+
 def test_row_layout():
   """Prompt and completion contiguous, then padding; mask exactly on sampled tokens, EOS too."""
   batch = prompts(rows=32)
@@ -144,6 +155,36 @@ def test_last_possible_token_can_be_eos():
   exactly = (new == at_limit) & ~reference.truncated
   assert exactly.any() and not rollout.truncated[exactly].any()
   assert rollout.truncated[new > at_limit].all()
+
+
+@pytest.mark.nightly
+def test_greedy_is_the_arg_max():
+  rollout = jax.device_get(sampler()(PARAMS, prompts(), KEY, at(0.0)))
+  assert np.all(rollout.behavior_log_probs == 0)
+  for row in range(0, 16, 4):
+    ids = jnp.asarray(rollout.tokens[row:row + 1, :rollout.length[row]])
+    hidden, _ = MODEL.hidden(PARAMS, ids, jnp.arange(ids.shape[1])[None], jnp.ones_like(ids))
+    best = np.asarray(jnp.argmax(hidden[0] @ MODEL.head(PARAMS), -1))
+    start = rollout.prompt_length[row]
+    np.testing.assert_array_equal(rollout.tokens[row, start:rollout.length[row]],
+                                  best[start - 1:-1])
+    np.testing.assert_array_equal(rollout.tokens[row], rollout.tokens[row + 1],
+                                  err_msg="a group shares its arg max")
+
+
+def test_frequencies_match_the_reported_probabilities():
+  """First tokens of 4096 rows of one prompt have their reported probabilities, by chi-square."""
+  rows = 4096
+  batch = jax.tree.map(lambda x: jnp.repeat(x[:1], rows, 0), prompts())
+  batch = batch.replace(row_id=jnp.arange(rows, dtype=jnp.int32))
+  rollout = jax.device_get(sampler(group_size=rows, max_new_tokens=1)(PARAMS, batch, KEY, at(1.3)))
+  start = int(rollout.prompt_length[0])
+  tokens, log_probs = rollout.tokens[:, start], rollout.behavior_log_probs[:, start]
+  stated = {int(t): float(np.exp(log_probs[tokens == t][0])) for t in np.unique(tokens)}
+  assert sum(stated.values()) <= 1 + 1e-5
+  likely = {t: p for t, p in stated.items() if p * rows >= 5}
+  statistic = sum((np.sum(tokens == t) - rows * p) ** 2 / (rows * p) for t, p in likely.items())
+  assert statistic < 32.9, "0.1 % point of chi-square with 12 degrees of freedom"
 
 
 def test_temperature_is_traced():
@@ -256,6 +297,27 @@ def test_noise_on_the_logits_is_in_the_reported_log_probs():
   assert noise_mistakes(reports_other_noise) == ["not what it sampled from"]
 
 
+@pytest.mark.parametrize("rules", [{}, *RULES.values()], ids=["none", *RULES])
+def test_truncated_frequencies_match_the_stated_probabilities(rules):
+  tokens, log_probs = jax.device_get(tokens_of()(Sampling.of(1.2, **rules)))
+  rows, stated = len(tokens), np.zeros(13)
+  stated[tokens] = np.exp(log_probs)
+  kept = stated > 0
+  np.testing.assert_allclose(np.sum(stated), 1, rtol=1e-5,
+                             err_msg="every kept token came, and they sum to 1")
+  assert np.all(kept) == (not rules)
+  counts = np.bincount(tokens, minlength=13)[kept]
+
+  def statistic(p):
+    return np.sum((counts - rows * p) ** 2 / (rows * p))
+
+  assert statistic(stated[kept]) < 32.9, "0.1 % point of chi-square with 12 degrees of freedom"
+  if rules:
+    hidden, head = states(1)
+    unpruned = np.asarray(jax.nn.softmax(hidden[0] @ head / 1.2))
+    assert statistic(unpruned[kept]) > 32.9, "unpruned probabilities are refuted"
+
+
 def plain_sample(hidden, head, noise_of, sampling):
   """`sample_token` without rules: the arg max of the perturbed logits."""
   logits = token_stats.scaled_logits(hidden, head, sampling.temperature)
@@ -275,7 +337,15 @@ def test_rules_that_keep_all_sample_the_very_same():
                                   err_msg="a threshold below every token prunes none")
 
 
-def test_first_arg_max():
+def test_rules_do_not_change_greedy_tokens():
+  plain = sampler()(PARAMS, prompts(), KEY, at(0.0))
+  for rules in RULES.values():
+    pruned = sampler()(PARAMS, prompts(), KEY, Sampling.of(0.0, **rules))
+    np.testing.assert_array_equal(pruned.tokens, plain.tokens)
+    assert np.all(pruned.behavior_log_probs == 0)
+
+
+def testfirst_arg_max():
   rng = np.random.default_rng(0)
   for x in (rng.standard_normal((50, 31)), rng.integers(0, 3, (50, 31)), np.full((2, 4), -np.inf)):
     np.testing.assert_array_equal(first_arg_max(jnp.asarray(x, jnp.float32)), np.argmax(x, -1))

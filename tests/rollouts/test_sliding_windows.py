@@ -11,7 +11,7 @@ from suites import quick_of
 from test_engine import EOS, KEY, NEW, WIDTH, prompts
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import ModelConfig, SamplerConfig
+from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
 from jaxrl_llm.models import Model, kv_cache, live_attention, live_comparison, row_cache
 from jaxrl_llm.rollouts import decoding, engine, generate
 from jaxrl_llm.rollouts.engine import EngineConfig
@@ -101,6 +101,16 @@ def test_stacked_layers_with_a_window():
   of_next = np.take_along_axis(log_probs[:, :-1], rollout.tokens[:, 1:, None], -1)[..., 0]
   np.testing.assert_allclose(rollout.behavior_log_probs[:, 1:], of_next * rollout.mask[:, 1:],
                              atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["windowed", "kernel"])
+def test_on_four_devices(attention):
+  mesh = parallel.make_mesh(MeshConfig(data=1, fsdp=2, tensor=2), jax.devices()[:4])
+  alone, _ = by_engine(attention)
+  together, _ = by_engine(attention, mesh)
+  np.testing.assert_array_equal(together.tokens, alone.tokens)
+  assert largest_difference(together) < 1e-5
 
 
 real_earlier, real_rows = kv_cache.earlier, live_attention.live_rows

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import operator
 import threading
 import time
 
@@ -11,14 +12,16 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import ModelConfig, StepConfig
+from jaxrl_llm.config import MeshConfig, ModelConfig, StepConfig
 from jaxrl_llm.fields import ConfigError, PluginError
 from jaxrl_llm.models import Model, row_cache
-from jaxrl_llm.rollouts import decoding, engine
+from jaxrl_llm.rollouts import decoding, engine, sizes
 from jaxrl_llm.rollouts.engine import EngineConfig
-from jaxrl_llm.rollouts.environment import Continue, Stop
+from jaxrl_llm.rollouts.environment import Continue, Stop, ToolEnvironment
 from jaxrl_llm.rollouts.next_token import row_keys, sample_token
+from jaxrl_llm.rollouts.protocols import Inline
 from jaxrl_llm.rollouts.rollout_table import RolloutTable
+from jaxrl_llm.tasks.tokenizer import character_tokenizer, encode
 from jaxrl_llm.training.score import score
 from jaxrl_llm.types import (
   STOP_ENVIRONMENT,
@@ -318,6 +321,26 @@ def test_answers_entered_after_a_number_of_chunks_repeat_bit_for_bit():
   assert late.chunks != found[0].chunks, "without tool_chunks the tool sets the schedule"
 
 
+@pytest.mark.slow
+def test_eight_devices_sample_the_same():
+  assert_same(run(mesh=parallel.make_mesh(MeshConfig()))[0], reference())
+
+
+def test_an_answer_fits_as_a_whole_or_not_at_all():
+  """Limits right after the first answer, inside of it, and at the end of the turn before it."""
+  rows = reference()
+  calling = [b for b, row in enumerate(rows) if row.turn > 1][:6]
+  limit, expected = np.full(ROWS, NEW), list(rows)
+  for b, room in zip(calling, (3, 2, 1, 0, 3, 0), strict=True):
+    turn = [i for i, (number, _) in enumerate(rows[b].marks) if number == 1]
+    limit[b], kept = len(turn) + room, len(turn) + (3 if room == 3 else 0)
+    expected[b] = Row(rows[b].ids[:kept], rows[b].marks[:kept], reason=STOP_LENGTH)
+  got, stats = run(limits=LIMITS | {"max_new": limit})
+  assert_same(got, expected)
+  tokens = sum(len(row.ids) for row in expected)
+  assert stats.useful_steps == tokens - 2 * 3, "an answer that ends its row is not fed"
+
+
 def test_log_probs_are_those_of_score():
   got, _ = run()
   scored = score(PARAMS, jax.device_put(got), SAMPLING, model=MODEL, cfg=StepConfig()).log_probs
@@ -337,6 +360,22 @@ def test_the_last_call_is_not_run():
   assert_same(got, reference(2, NEW + 1))
 
 
+@pytest.mark.slow
+def test_compiles_no_more_than_declared(compiled):
+  """Rows that wait for different times, and three temperatures: the bound holds for all sizes."""
+  decoding.build.cache_clear()
+  layout = {"chunk": 8, "slots": 8, "refill": True, "compact": 1, "window": 32}
+  samplings = [Sampling.of(temperature) for temperature in (0.0, 0.7, 1.3)]
+  compiled.clear()  # a Sampling compiles a conversion where JAX has dropped it from its cache
+  for seed, sampling in enumerate(samplings):
+    delays = np.random.default_rng(seed).uniform(0, 0.01, 100 + ROWS)
+    run(Scripted(slow(delays)), sampling=sampling, **layout)
+  cfg = EngineConfig(group_size=GROUP, max_new_tokens=NEW, **layout)
+  most = 5 + len(sizes.batch_sizes(cfg, ROWS)) * len(sizes.windows(cfg, WIDTH))
+  assert 5 < sum(compiled.values()) <= most
+  assert {name for name in compiled if "rollout_" not in name} == set()
+
+
 def test_an_environment_that_fails_ends_the_run():
   def fail(row):
     raise ValueError(f"row {row}")
@@ -345,9 +384,41 @@ def test_an_environment_that_fails_ends_the_run():
     run(Scripted(fail))
 
 
+def test_shapes_are_known_before():
+  got, _ = run()
+  declared = engine.rollout_shape(prompts(), EngineConfig(max_new_tokens=NEW), turns=True)
+  kind = operator.attrgetter("shape", "dtype")
+  assert jax.tree.map(kind, declared) == jax.tree.map(kind, got)
+
+
+def test_a_tool_does_not_run_in_the_last_turn():
+  """Of the real environment: a call in the last turn is not run, an answer is an answer."""
+
+  class Unused:
+    def run(self, text):
+      raise AssertionError(text)
+
+  tokenizer = character_tokenizer("0123456789-.?;[]+=*")
+  environment = ToolEnvironment(tokenizer, Unused(), Inline(), eos_ids=(1,), max_output_tokens=9)
+  ids = encode(tokenizer, "[1+1]")
+  assert environment.step(0, ids, last=True) == Stop(STOP_TURNS)
+  assert environment.step(0, [*ids[1:-1], 1], last=True) == Stop(STOP_TOKEN)
+  with pytest.raises(AssertionError, match="1\\+1"):
+    environment.step(0, ids)
+
+
 @pytest.mark.parametrize("limits", [{"max_turns": 0}, {"max_turn_tokens": 0}, {"tool_workers": 0},
                                     {"tool_chunks": -1}], ids=str)
 def test_bad_limits(limits):
   (name, value), = limits.items()
   with pytest.raises(ConfigError, match=f"{name} = {value}"):
     run(limits=limits)
+
+
+@pytest.mark.parametrize("option", [{"max_turns": 2}, {"max_turn_tokens": 9}, {"tool_workers": 3},
+                                    {"tool_chunks": 0}], ids=str)
+def test_settings_of_turns_need_an_environment(option):
+  (name, value), = option.items()
+  with pytest.raises(ConfigError,
+                     match=f"{name} = {value} without an environment.*Fix: an environment"):
+    engine.run(PARAMS, prompts(), KEY, SAMPLING, model=MODEL, cfg=EngineConfig(), **option)

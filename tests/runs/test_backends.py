@@ -60,6 +60,10 @@ def configured(**flat):
   return smallest.resolved(**{"advantage.name": "none"} | flat)
 
 
+def name_of(cfg):
+  return backends.name_of(cfg.rollout.backend, cfg.server.url)
+
+
 def iterated(**flat):
   """(rows of the files, host metrics, device metrics) of one iteration on two devices."""
   built = setup.build(configured(**flat), jax.devices()[:2])
@@ -99,6 +103,13 @@ def test_evaluations_and_other_runs_stay_with_the_engine():
                  for name in ("default", "toy"))
   assert own.sample.__module__.startswith("jaxrl_llm.") and of_toy.sample.__module__ == __name__
   assert of_toy.sample_heldout.__module__ == own.sample_heldout.__module__
+
+
+def test_the_default_follows_the_server_s_address():
+  assert name_of(configured()) == backends.ENGINE
+  server = {"server.url": "http://127.0.0.1:9", "server.folder": "weights"}
+  assert name_of(configured(**server)) == backends.SERVER
+  assert name_of(configured(**{"rollout.backend": "engine"})) == backends.ENGINE
 
 
 @pytest.mark.parametrize(("keys", "message"), [

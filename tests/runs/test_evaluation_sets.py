@@ -80,6 +80,14 @@ def test_each_set_has_its_file_prompt_verifier_and_samples(built, sets):
   assert (a.samples, a.temperature, b.samples) == (2, 0.5, None)
 
 
+def test_the_temperature_of_all_sets_needs_samples_of_one_only(paths):
+  cfg = setup.resolve(config(paths, **{"evaluation.temperature": 0.7}))
+  assert cfg.evaluation.samples == 0 and cfg.evaluation.temperature == 0.7
+  more = {"evaluation.samples": 1, "evaluation.sets.b.temperature": 2.0}
+  cfg = setup.resolve(config(paths, **more))
+  assert dict(cfg.evaluation.sets)["b"].samples is None
+
+
 @pytest.mark.slow
 def test_metrics_are_named_after_the_set(built, sets):
   params = built.learner.model.init(jax.random.key(3))
@@ -157,6 +165,13 @@ def test_an_evaluation_of_nothing_is_refused(built):
     evaluation_sets.make_sets(setup.resolve(from_dict(cfg)), built.task)
 
 
+def test_all_problems_of_a_task_without_an_end_are_refused():
+  cfg = tiny.get_config()
+  cfg.task.heldout_problems = -1
+  with pytest.raises(ConfigError, match=r"task.heldout_problems = -1 stands for all .* a number"):
+    setup.build(setup.resolve(from_dict(cfg)), jax.devices()[:1])
+
+
 @pytest.mark.slow
 def test_any_number_of_rows_on_any_number_of_devices(built, paths, tmp_path):
   """Five problems, and samples of seven, by the engine on eight devices and without it on one."""
@@ -202,6 +217,26 @@ def test_a_run_trains_without_problems_of_its_own_and_is_evaluated_again(paths, 
   joint = (tmp_path / "out/joint.md").read_text()
   assert joint in done.stdout and not (tmp_path / "out/samples.jsonl").exists()
   assert [line.split("|")[1].strip() for line in joint.splitlines()[2:]] == ["a", "b"]
+
+
+@pytest.mark.slow
+def test_a_benchmark_is_evaluated_without_a_training_file(built, paths, tmp_path):
+  """By the command, with a checkpoint, from flags alone."""
+  from jaxrl_llm.models import save_pretrained
+
+  params = built.learner.model.init(jax.random.key(3))
+  save_pretrained(tmp_path / "hf", built.learner.model, params, tokenizer=built.task.tokenizer)
+  flags = ["task.name=dataset", "task.num_terms=None", "task.worked_share=None",
+           f"task.data.heldout_path={paths['a']}", "task.data.verifier=numeric",
+           "task.heldout_problems=-1", f"evaluation.sets.other.path={paths['b']}",
+           "evaluation.sets.other.verifier=exact", "evaluation.sets.other.samples=0"]
+  done = command.succeed(command.launch(
+      "evaluate", f"--pretrained={tmp_path / 'hf'}", "--config=tests/runs/tiny.py",
+      f"--out={tmp_path / 'out'}", "--samples=2", *(f"--config.{flag}" for flag in flags)))
+  assert len(benchmark.read_samples(tmp_path / "out/samples.jsonl")) == 5
+  other = benchmark.read_samples(tmp_path / "out/other/samples.jsonl")
+  assert len(other) == 7 and all(len(line["samples"]) == 1 for line in other.values())
+  assert "avg@1" in done.stdout and "avg@2" in done.stdout
 
 
 def test_what_a_set_asks_is_neither_trained_on_nor_imitated(tmp_path, caplog):

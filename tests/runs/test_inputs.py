@@ -1,6 +1,7 @@
 """A run's inputs are contents: another file under the same path is refused, in one line."""
 
 import json
+import shutil
 
 import pytest
 
@@ -155,6 +156,45 @@ def test_damaged_notes_are_named(run):
   folder, cfg = run
   (folder / inputs.FILE).write_text("[")
   with pytest.raises(ConfigError, match=r"inputs.json: not readable: .* Fix: .*remove it"):
+    inputs.check(folder, cfg)
+
+
+def test_a_task_without_files_has_an_empty_note(tmp_path):
+  folder, cfg = begun(tmp_path / "run", {})
+  assert json.loads((folder / inputs.FILE).read_text()) == {}
+  inputs.check(folder, cfg)
+
+
+def test_hub_names_are_not_compared(tmp_path):
+  folder, cfg = begun(tmp_path / "run", {"task": {"name": "dataset", "data": {
+      "path": "owner/set:main"}}})
+  assert inputs.notes(cfg) == {}
+  inputs.check(folder, cfg)
+
+
+def test_a_file_counts_by_its_contents_not_its_time(run, tmp_path):
+  """Size and time of a file, which a first version compared, are those of the earlier file."""
+  folder, cfg = run
+  weights = folder.parent / "base" / "model.safetensors"
+  copy = shutil.copy2(weights, tmp_path / "copy")
+  first = inputs.notes(cfg)
+  weights.write_text("MODEL.safetensors")
+  shutil.copystat(copy, weights)
+  assert weights.stat().st_mtime_ns == (tmp_path / "copy").stat().st_mtime_ns
+  assert inputs.notes(cfg) != first
+  weights.write_text("model.safetensors")
+  assert inputs.notes(cfg) == first
+
+
+def test_notes_of_an_older_version_are_read(run):
+  """They had the SHA-256 alone."""
+  folder, cfg = run
+  notes = json.loads((folder / inputs.FILE).read_text())
+  (folder / inputs.FILE).write_text(json.dumps(
+      {key: {name: note[1] for name, note in files.items()} for key, files in notes.items()}))
+  inputs.check(folder, cfg)
+  rows(folder.parent / "a.jsonl", "other")
+  with pytest.raises(ConfigError, match=r"contents of task\.data\.path have changed"):
     inputs.check(folder, cfg)
 
 

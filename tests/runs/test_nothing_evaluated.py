@@ -49,6 +49,15 @@ def test_what_waits_for_an_evaluation_is_refused_with_a_fix_that_is_accepted(key
   setup.resolve(config(**accepted))
 
 
+@pytest.mark.parametrize("patience, fix", [(0, "or none."),
+                                           (3, "or none with evaluation.patience=0.")])
+def test_the_fix_for_an_unknown_metric_is_accepted(patience, fix):
+  with pytest.raises(ConfigError, match=f"evaluations log eval/accuracy.*{fix}"):
+    setup.resolve(config(8, checkpoint={"best": "eval/acuracy"},
+                         evaluation={"patience": patience}))
+  setup.resolve(config(8, checkpoint={"best": "none"}))
+
+
 @pytest.mark.slow  # compiles a run
 def test_the_run_trains_and_goes_on(tmp_path, capsys):
   cfg = config(optimizer={"learning_rate": 1e-3},

@@ -11,9 +11,9 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from jaxrl_llm import tasks
-from jaxrl_llm.config import base_config, from_dict
+from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.rollouts import engine, environment
-from jaxrl_llm.rollouts.tools import PythonSandbox
+from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
 from jaxrl_llm.wiring import setup
@@ -114,6 +114,33 @@ def test_a_run_that_fails_leaves_no_process(monkeypatch, tmp_path):
   with pytest.raises(SampledError):
     trainer.run(configured(), tmp_path / "run")
   assert len(made) == 1 and len(below) >= WORKERS and gone(below)
+
+
+def test_a_run_without_tools_has_nothing_to_close():
+  built = setup.build(
+      configured(**{
+          "rollout.max_turns": 0,
+          "rollout.max_tool_tokens": 256,
+          "rollout.tool_workers": 4
+      }))
+  assert built.sampler.environment is None and made == []
+  built.sampler.close()
+
+
+def test_workers_without_turns_are_refused():
+  with pytest.raises(ConfigError) as error:
+    configured(**{"rollout.max_turns": 0, "rollout.max_tool_tokens": 256})
+  for text in ("rollout.tool_workers = 3", "rollout.max_turns = 0",
+               "Fix: rollout.max_turns > 0, or rollout.tool_workers = 4"):
+    assert text in str(error.value)
+
+
+def test_a_tool_of_one_s_own_is_given_no_workers(monkeypatch):
+  """Only the sandbox's arguments are known."""
+  monkeypatch.setattr(Programs, "tool", "calculator")
+  built = setup.build(configured())
+  assert isinstance(built.sampler.environment.tool, Calculator) and made == []
+  built.sampler.close()
 
 
 def test_parameters_are_rounded_where_they_go_to_the_sampler():

@@ -205,6 +205,18 @@ def test_refused_with_the_fix(devices, overrides, texts):
     assert text in str(error.value)
 
 
+@pytest.mark.parametrize("overrides", [{"mesh.rollout": 2}, {"updates.overlap": False}])
+def test_a_shared_prefix_that_was_refused_can_be_switched_off(overrides):
+  made = built(4, **SHARED | overrides | {"rollout.shared_prefix": False})
+  assert made.sampler.rollout_mesh.size == overrides.get("mesh.rollout", 4)
+
+
+def test_several_processes_are_refused(monkeypatch):
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  with pytest.raises(ConfigError, match=r"mesh\.rollout = 4 with 2 processes"):
+    built(8, **{"mesh.rollout": 4})
+
+
 @pytest.mark.parametrize("devices, left", [(8, 4), (4, 4), (1, 1)])
 def test_a_run_is_read_on_the_devices_that_train_or_on_all_there_are(devices, left, tmp_path):
   """Reading samples nothing ahead: no rule of overlap stands in its way."""
@@ -260,6 +272,21 @@ def test_verification_runs_beside_the_caller():
     overlapped(InTheCallersThread, 0.05)
 
 
+def test_one_program_is_enqueued_before_the_caller_goes_on():
+  order = []
+
+  def sample(*arguments):
+    threading.Event().wait(0.05)
+    order.append("sampled")
+    return test_rollout_batch.table_sample(*arguments)
+
+  with Ahead(make_source(*settings(made=test_rollout_batch.sampler(sample)))) as ahead:
+    ahead.begin(None, 0, 1)
+    order.append("went on")
+    ahead.take(None, 0, 1)
+  assert order == ["sampled", "went on"]
+
+
 @pytest.mark.parametrize("enabled", [True, False], ids=["several batches", "one batch"])
 def test_what_sampling_raises_ends_the_iteration_that_takes_the_batch(enabled):
   failing = None if enabled else test_rollout_batch.sampler(lambda *_: 1 / 0)
@@ -281,3 +308,9 @@ def test_at_most_one_batch_of_one_run_is_pending():
     with pytest.raises(ValueError, match="begins at task batch 1, batch 3 was asked for"):
       ahead.take(None, 0, 3)
     assert ahead.take(None, 0, 1).cursor == 2
+
+
+def test_a_batch_that_is_not_pending_is_sampled_at_once():
+  with Ahead(make_source(*settings())) as ahead:
+    batch = ahead.take(None, 0, 1)
+  assert batch.cursor == 2 and "time/waited" in batch.metrics

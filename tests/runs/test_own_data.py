@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import command
 import formats
 import jax
 import pytest
@@ -11,7 +12,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from experiments.commands import command_flags
-from jaxrl_llm.config import ConfigError, OptimizerConfig
+from experiments.report.run_folder import read_run
+from jaxrl_llm.config import ConfigError, OptimizerConfig, convert
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.wiring import automatic, setup
 
@@ -66,6 +68,11 @@ def test_an_unknown_section_names_the_one_that_has_it(monkeypatch, key, fix):
   assert fix in str(error.value) and "section 'parameters' has" in str(error.value)
 
 
+def test_a_part_of_a_key_names_the_key_of_its_section():
+  with pytest.raises(ConfigError, match=r"nearest known key: parameters\.lora_rank\."):
+    convert.from_dict({"parameters": {"rank": 8}})
+
+
 def automatic_start(monkeypatch, folder, *more):
   """(resolved config, its line, warning of its rate) of own_data.py with these flags."""
   rows = [{"problem": f"What is {i} plus {i}?", "answer": str(2 * i)} for i in range(60)]
@@ -111,3 +118,21 @@ def test_without_a_checkpoint_the_small_network_imitates_first(tmp_path, monkeyp
   assert cfg.task.prompt.style == "plain" and cfg.optimizer.learning_rate == 3e-4
   cfg, _, _ = automatic_start(monkeypatch, tmp_path, "--config.warm_start.steps=0")
   assert cfg.warm_start.steps == 0, "one flag is enough"
+
+
+@pytest.mark.slow
+def test_adapters_of_a_checkpoint_are_trained_on_it(tmp_path):
+  """configs/own_data_lora.py with a smaller checkpoint and smaller sizes, which fit on a CPU."""
+  (tmp_path / "mine.jsonl").write_text("".join(
+      json.dumps({"problem": f"What is {i} plus {i}?", "answer": str(2 * i)}) + "\n"
+      for i in range(60)))
+  checkpoint = formats.write_checkpoint(tmp_path / "checkpoint")
+  command.succeed(command.start(
+      tmp_path / "run", f"pretrained={checkpoint}", f"task.data.path={tmp_path / 'mine.jsonl'}",
+      "iterations=1", "task.heldout_problems=4", "rollout.prompts=2", "rollout.group_size=2",
+      "rollout.max_prompt_tokens=128", "rollout.max_new_tokens=8", "rollout.window=8",
+      "model.compute_dtype=float32",
+      config="configs/own_data_lora.py"))
+  run = read_run(tmp_path / "run")
+  assert run.metrics[-1]["iteration"] == 1 and run.config["parameters"]["train"] == "lora"
+  assert len(run.rollouts(1)) == 4 and list((tmp_path / "run" / "checkpoints").iterdir())

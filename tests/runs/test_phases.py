@@ -1,10 +1,11 @@
-"""Time by phase, and tokens per second."""
+"""Time by phase, tokens per second, memory, and the choice of iterations to profile."""
 
 from types import SimpleNamespace
 
 import jax.numpy as jnp
 import pytest
 
+from jaxrl_llm.config import ConfigError, check, from_dict
 from jaxrl_llm.runs import outputs, phases, records
 from jaxrl_llm.runs.observers import Observers
 from jaxrl_llm.runs.phases import PHASES, Phases
@@ -128,3 +129,49 @@ def test_a_runs_clock_leaves_out_the_pauses_between_its_processes(clock):
   assert second.metrics() == {"time/elapsed": 15.0}
   second.resume([])
   assert second.metrics() == {"time/elapsed": 15.0}
+
+
+def test_of_rollouts_sampled_ahead_only_the_wait_counts(clock):
+  found = iteration(Phases(), clock, {"time/rollout": 40.0, "time/verify": 9.0, "time/waited": 1.0})
+  assert found["time/share/rollout"] == 0.1 and found["time/share/update"] == 0.5
+  assert sum(found[f"time/share/{phase}"] for phase in PHASES) == pytest.approx(1.0)
+
+
+def test_memory_is_the_devices_or_else_the_processs(monkeypatch):
+  class Device:
+    def __init__(self, stats):
+      self.memory_stats = lambda: stats
+
+  assert 0.01 < phases.peak_memory() < 1000
+  devices = [Device({"peak_bytes_in_use": 2**30}), Device({"peak_bytes_in_use": 3 * 2**30})]
+  monkeypatch.setattr(phases.jax, "local_devices", lambda: devices)
+  assert phases.peak_memory() == 3.0
+  assert all(name.startswith("time/") for name in Phases().take(1.0))
+
+
+@pytest.mark.parametrize("given, expected", [((3, 4), (3, 4)), ([3], (3,)), (3, (3,))])
+def test_profiled_iterations_as_the_command_line_gives_them(given, expected):
+  assert from_dict({"profile": given}).profile == expected
+
+
+@pytest.mark.parametrize("given", [(0,), (101,), "x", (1.5,), True])
+def test_iterations_that_are_none_are_refused(given):
+  with pytest.raises(ConfigError, match="profile"):
+    check(from_dict({"profile": given}))
+
+
+def test_only_the_chosen_iterations_are_traced(monkeypatch, tmp_path):
+  import contextlib
+
+  traced = []
+
+  @contextlib.contextmanager
+  def trace(folder):
+    traced.append(folder)
+    yield
+
+  monkeypatch.setattr(phases.jax.profiler, "trace", trace)
+  for number in (1, 2, 3):
+    with phases.profiled(tmp_path, (2,), number) as on:
+      assert on == (number == 2)
+  assert traced == [str(tmp_path / "profile" / "iteration_00002")]

@@ -13,7 +13,7 @@ from jaxrl_llm.runs.rewards import reward_parts, shaped
 from jaxrl_llm.runs.run_state import first_state
 from jaxrl_llm.runs.verdicts import Verdicts
 from jaxrl_llm.tasks import rewards
-from jaxrl_llm.tasks.rewards import RewardedTask, refuse_if_all_failed
+from jaxrl_llm.tasks.rewards import RewardedTask, refuse_if_all_failed, verdict
 from jaxrl_llm.types import Reward, Rollout
 from jaxrl_llm.wiring.loop import make_loop, make_shaping
 
@@ -135,6 +135,14 @@ def test_a_shaping_that_returns_no_rewards_is_one_line(own, function, text):
            make_shaping(ShapingConfig("own"), 10))
 
 
+def test_rows_left_out_may_have_any_reward(own):
+  own(lambda rewards, *_: np.where([True, False, True, True], [2, 0, 3, 4], np.nan))
+  given = verdicts([1, 0, 1, 1], [True, False, True, True])
+  rewards, _ = shaped(given, host([10, 6, 8, 10], [False] * 4),
+                      make_shaping(ShapingConfig("own"), 10))
+  np.testing.assert_array_equal(rewards, [2, 0, 3, 4])
+
+
 def test_a_batch_of_which_nothing_was_scored_ends_the_run(own):
   register.reward("own", replace=True)(fail)
   failed = Reward(0.0, False, "RuntimeError: first line")
@@ -143,3 +151,10 @@ def test_a_batch_of_which_nothing_was_scored_ends_the_run(own):
     refuse_if_all_failed(task, [failed, failed])
   refuse_if_all_failed(task, [failed, Reward(1.0, True)])
   refuse_if_all_failed(object(), [failed, failed])  # the task's own verdicts
+
+
+@pytest.mark.parametrize("value", [1e308, -1e39, 10**400, {"a": (1e30, 1e30)},
+                                   {"a": 3e38, "b": 3e38}])
+def test_a_reward_beyond_float32_is_none(value):
+  with pytest.raises(ValueError, match="not finite in float32"):
+    verdict("own", value)

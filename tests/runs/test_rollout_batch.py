@@ -91,6 +91,11 @@ def test_constant_and_unscored_groups_are_sampled_again():
   assert batch.metrics["dynamic_sampling/tokens"] == 3 * of_kept_rows  # of 3 batches, not of 1
 
 
+def test_rows_of_a_group_stay_together():
+  ids = sampled().host.group_id.reshape(-1, GROUP)
+  assert (ids[:, 0] == ids[:, 1]).all() and len(set(ids[:, 0])) == 3
+
+
 def test_the_samplers_metrics_speak_of_all_batches():
   """Three batches fill up: counts and seconds add up, ratios are averaged."""
   each = [{
@@ -136,6 +141,11 @@ def test_dry_sampling_says_why():
   for text in ("1 of 6 groups in 2 draws", "rollout.prompts = 3", "33 % constant and right",
                "33 % constant and wrong", "17 % unscored", "dynamic_sampling.max_draws"):
     assert text in str(error.value)
+
+
+def test_without_dynamic_sampling_everything_is_kept():
+  batch = sampled(config(enabled=False))
+  assert [p.prompt for p in batch.problems] == ["1.0", "1.1", "1.2"] and batch.cursor == 2
 
 
 def test_rows_are_on_the_device_before_any_is_verified():

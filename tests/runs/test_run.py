@@ -3,16 +3,20 @@
 import collections
 import json
 import math
+import platform
+import re
 
 import command
 import jax
 import numpy as np
 import pytest
 import tiny
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
 
 from experiments.report.rollout_rows import read_rollouts
 from jaxrl_llm.config import from_dict
+from jaxrl_llm.store import workdir
 from jaxrl_llm.wiring import setup
 
 pytestmark = pytest.mark.slow
@@ -75,6 +79,17 @@ def test_environment_names_versions_devices_and_commit(run):
   assert {"python", "git_commit"} <= environment.keys() and environment["processor"]
 
 
+def test_the_processor_is_its_model_and_widest_instructions(tmp_path):
+  """A run rounds otherwise without the widest ones, even where the model has one name."""
+  path = tmp_path / "cpuinfo"
+  path.write_text("processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx avx2 fma\n")
+  assert workdir._processor(path) == "AMD EPYC, avx2"
+  path.write_text("processor\t: 0\nBogoMIPS\t: 48.00\n")  # an ARM
+  assert workdir._processor(path) == platform.machine()
+  absent = workdir._processor(tmp_path / "absent")  # not Linux
+  assert absent == (platform.processor() or platform.machine())
+
+
 def test_metrics_have_a_finite_line_per_iteration(run):
   first, *lines = command.metrics_lines(run)
   assert first["iteration"] == 0 and 0 <= first["eval/accuracy"] <= 1
@@ -94,6 +109,15 @@ def test_metrics_tell_current_policy_anchor_and_behavior_apart(run):
     assert abs(line["kl/anchor_behavior"]) < 1e-6
     assert line["kl/current_anchor"] > 1e-4
     assert line["kl/current_behavior"] == pytest.approx(line["kl/current_anchor"], rel=1e-3)
+
+
+def test_tensorboard_repeats_the_metrics(run):
+  events = EventAccumulator(str(run / "tensorboard")).Reload()
+  for name in EVERY_ITERATION:
+    assert [event.step for event in events.Tensors(name)] == list(ITERATIONS)
+    values = [np.asarray(event.tensor_proto.float_val).item() for event in events.Tensors(name)]
+    np.testing.assert_allclose(values, [line[name] for line in command.metrics_lines(run)[1:]],
+                               rtol=1e-6)
 
 
 def test_rollouts_hold_both_log_probs_of_every_sampled_token(run):
@@ -126,6 +150,14 @@ def test_rewards_of_metrics_are_those_of_the_rollouts(run):
 
 def test_the_last_two_checkpoints_are_kept(run):
   assert command.checkpoint_iterations(run) == [4, 6]
+
+
+def test_plot_and_report_are_written(run):
+  assert (run / "curves.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+  report = (run / "report.html").read_text()
+  assert report.rstrip().endswith("</html>") and "ctpo" in report
+  assert not re.search(r"""(src|href)=["'](?!data:|#)""",
+                       report), "the report needs a file beside itself"
 
 
 # --- started again, and stopped

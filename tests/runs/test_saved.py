@@ -16,10 +16,11 @@ from flax.traverse_util import flatten_dict
 from experiments.commands import saved
 from jaxrl_llm.config import ConfigError, ParametersConfig, from_dict, to_dict
 from jaxrl_llm.models import hf, trainable
+from jaxrl_llm.models.hf.errors import CheckpointError
 from jaxrl_llm.runs.run_state import abstract_saved, first_state, restored_state
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.checkpoints import Checkpoints, TornCheckpointsError, iterations
-from jaxrl_llm.wiring import setup
+from jaxrl_llm.wiring import sampler, setup
 from jaxrl_llm.wiring.warm_start import warm_start
 
 LORA = {"train": "lora", "lora_rank": 2}
@@ -134,6 +135,21 @@ def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run, tmp_
   assert iterations(copy) == [0, 3]  # reading sets nothing aside
 
 
+@pytest.mark.slow
+def test_the_exported_directory_computes_what_the_run_does(run, tmp_path):
+  folder, built, _, going = run
+  assert saved.export(folder, tmp_path / "out") == 3
+  model, params, _ = hf.load_pretrained(tmp_path / "out")
+  same(params, built.learner.merged(going.state))
+  assert dataclasses.replace(model.config, family="") == built.learner.model.config
+  with pytest.raises(CheckpointError):
+    saved.export(folder, tmp_path / "out")
+  wrong = built.learner.merged(
+      going.state.replace(params=jax.tree.map(lambda x: x + 1e-3, going.state.params)))
+  with pytest.raises(AssertionError):
+    same(params, wrong)
+
+
 def test_an_adapter_and_its_base_are_the_merged_parameters(run, tmp_path):
   from safetensors.numpy import load_file
 
@@ -194,6 +210,12 @@ def test_a_base_that_is_gone_is_one_line(adapter, tmp_path):
   assert "\n" not in str(error.value)
 
 
+def test_sampling_defaults_of_a_checkpoint_are_shown(adapter, tmp_path, caplog):
+  (tmp_path / "base" / "generation_config.json").write_text('{"top_p": 0.8}')
+  setup.log_sampling(str(adapter), {"temperature": 1.0})
+  assert "top_p = 0.8 (here 1.0)" in caplog.text
+
+
 @pytest.mark.slow
 def test_a_run_from_a_checkpoint_keeps_what_it_changed_alone(run, tmp_path):
   """Started from an export: the folder holds no copy of it, frozen leaves keep its dtype, and the
@@ -246,6 +268,21 @@ def test_a_run_that_sampled_in_int8_is_read_without_the_library(tmp_path, monkey
   assert wide.sampler.rollout_mesh.size == 4
   assert saved.export(workdir, tmp_path / "out") == 3
   same(hf.load_pretrained(tmp_path / "out")[1], built.learner.merged(going.state))
+
+
+def test_an_export_starts_no_tool(run, tmp_path, monkeypatch):
+  """Nothing is sampled, so there is nothing to close, also if the export is refused."""
+  def unexpected(*_):
+    raise AssertionError("an environment was made")
+
+  monkeypatch.setattr(sampler, "make_run_environment", unexpected)
+  folder, built, *_ = run
+  with pytest.raises(AssertionError):
+    setup.build(built.cfg, jax.devices()[:1])
+  assert saved.export(folder, tmp_path / "out") == 3
+  saved.export_adapter(folder, tmp_path / "adapter")
+  with pytest.raises(ConfigError):
+    saved.export(folder, tmp_path / "none", "7")
 
 
 def test_a_folder_of_another_configuration_names_what_it_lacks(tmp_path):

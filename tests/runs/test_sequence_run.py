@@ -1,5 +1,6 @@
 """A run whose rows are divided over devices is the run on one device, up to rounding."""
 
+
 import jax
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from test_overlap import built, from_the_start
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError
+from jaxrl_llm.parallel import divisions
 from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.runs.evaluate import sample_rows
 from jaxrl_llm.types import PromptBatch
@@ -63,3 +65,10 @@ def test_refused_with_the_fix(overrides, texts):
   with pytest.raises(ConfigError) as error:
     built(4, **SERIAL | MESH | overrides)
   assert all(text in str(error.value) for text in texts), error.value
+
+
+def test_heads_are_checked_with_the_shapes_of_the_checkpoint():
+  cfg = built(4, **SERIAL | MESH).cfg
+  divisions.check_heads(cfg.model.num_kv_heads, cfg.mesh)
+  with pytest.raises(ConfigError):
+    divisions.check_heads(1, cfg.mesh)

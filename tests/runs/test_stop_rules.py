@@ -105,8 +105,13 @@ REFUSED = {
                   ["rollout.stop_strings = ('x',)", "Fix: rollout.slots > 0"]),
     "with tools": ({**STOPS, "rollout.max_turns": 2},
                    ["rollout.stop_strings", "max_turns = 2", "Fix: rollout.max_turns = 0"]),
+    "empty text": ({**STOPS, "rollout.stop_strings": ("x", "")},
+                   ["rollout.stop_strings = ('x', '')", "Fix: remove"]),
+    "no text": ({**STOPS, "rollout.stop_strings": (7,)}, ["rollout.stop_strings = (7,)"]),
     "one side of nothing": ({"vocabulary.side": "sampler"},
                             ["vocabulary.side = 'sampler'", "vocabulary.top_k"]),
+    "no nucleus": ({"vocabulary.top_p": 0.0}, ["vocabulary.top_p = 0.0", "1e-06 to 1.0"]),
+    "negative": ({"vocabulary.top_k": -1}, ["vocabulary.top_k = -1", "0 to inf"]),
 }
 
 
@@ -129,3 +134,9 @@ def test_each_side_gets_all_rules(side, sampler, loss):
     expected = Sampling.of(0.8, **(rules if pruned else {}))
     sampling = sampling_of(cfg.rollout, cfg.vocabulary, name)
     assert jax.tree.map(float, sampling) == jax.tree.map(float, expected)
+
+
+def test_only_the_sampler_has_noise():
+  cfg = configured(**{"rollout.logit_noise": 0.5})
+  assert float(sampling_of(cfg.rollout, cfg.vocabulary, "sampler").logit_noise) == 0.5
+  assert float(sampling_of(cfg.rollout, cfg.vocabulary, "trainer").logit_noise) == 0

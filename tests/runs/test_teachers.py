@@ -5,12 +5,14 @@ import functools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_batch
 
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.models import Model, save_pretrained
+from jaxrl_llm.runs.carried import abstract_scores
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
 from jaxrl_llm.training.columns import CURRENT, TEACHER, TEACHER_COLUMN
 from jaxrl_llm.types import Problem
@@ -122,6 +124,16 @@ def test_neither_the_split_nor_the_order_of_rows_counts(problems, checkpoints):
     check_split_and_order(lambda pieces, groups: column(
         policy(pieces), [NAMES[group * pieces // GROUPS * GROUPS // pieces]
                        for group in range(GROUPS)], groups))
+
+
+@pytest.mark.slow
+def test_shapes_are_those_of_the_teachers(problems, checkpoints):
+  """What update transforms carry is shaped without a batch."""
+  for pretrained, column_name in ((checkpoints["code"], ""), (pretrained_of(checkpoints), "kind")):
+    policy = learner(problems, pretrained, **{"task.data.teacher_column": column_name})
+    scores = abstract_scores(policy.scoring, policy.model.shapes(), tiny_batch.rollout())
+    log_probs = scores.columns[TEACHER_COLUMN]
+    assert (log_probs.shape, log_probs.dtype) == ((tiny_batch.ROWS, tiny_batch.LENGTH), jnp.float32)
 
 
 def test_the_problems_of_a_file_name_their_teachers(problems, checkpoints):

@@ -184,6 +184,16 @@ def test_a_full_disk_is_one_line(error):
     raise PermissionError(errno.EACCES, "no")
 
 
+def test_the_other_writes_that_failed_are_not_logged(caplog):
+  asyncio_log = logging.getLogger("asyncio")
+  with pytest.raises(disk.DiskError), disk.named("runs/a"):
+    raise OSError(errno.ENOSPC, "full")
+  asyncio_log.error("never retrieved", exc_info=ValueError("No space left on device"))
+  assert not caplog.text
+  asyncio_log.error("never retrieved", exc_info=ValueError("something else"))
+  assert "something else" in caplog.text
+
+
 def test_other_devices_are_said(tmp_path, caplog):
   workdir.write_environment(tmp_path)
   assert not caplog.text

@@ -1,4 +1,6 @@
-"""Through the command: the best checkpoint, early stopping, the report of an interrupted run."""
+"""Through the command: the best checkpoint, early stopping, the report of an interrupted run, and
+profiles.
+"""
 
 import re
 import signal
@@ -88,3 +90,8 @@ def test_an_interrupted_run_has_its_report(folder):
   logged = int(re.search(r"iteration ([0-9]+) of 5000", after)[1])
   assert logged == command.metrics_lines(workdir)[-1]["iteration"] >= 3
   assert (workdir / "curves.png").exists() and (workdir / "samples.json").exists()
+
+
+def test_a_profile_is_in_the_folder(whole):
+  assert [path.name for path in (whole / "profile").iterdir()] == ["iteration_00003"]
+  assert list((whole / "profile").rglob("*.xplane.pb"))

@@ -9,6 +9,7 @@ import tiny_batch
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.objective import advantages, terms
 from jaxrl_llm.ops import masked
+from jaxrl_llm.registry import COLUMNS
 from jaxrl_llm.training import columns
 from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.scoring import score_rollout
@@ -151,6 +152,18 @@ def test_a_term_may_ask_for_the_reference_s_log_probs():
   (batch, _), _ = learner.batches(tiny_batch.rollout(), REWARDS, KEEP, scores)
   own = learner.scoring.score(reference, tiny_batch.rollout(), learner.scoring.sampling).log_probs
   np.testing.assert_allclose(batch.columns["ref_log_probs"], own[:4], rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_refused():
+  with pytest.raises(ValueError, match=r"column 'x' reads \['future'\]; allowed are current, base"):
+    columns.register("x", reads=("future",))
+  with pytest.raises(ValueError, match="column 'novelty' is registered already"):
+    columns.register("novelty")(novelty)
+  with pytest.raises(ValueError, match=r"advantage 'x' needs \['unheard'\]"):
+    advantages.register("x", needs={"unheard"})
+  with pytest.raises(ConfigError, match=r"'unheard': registered are .*novelty"):
+    learner_of(term="on_unheard")
+  assert "unheard" not in COLUMNS and "x" not in COLUMNS
 
 
 def test_a_column_says_what_it_cannot_be_computed_under():

@@ -3,14 +3,17 @@ whatever its reward.
 """
 
 import dataclasses
+import itertools
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from smallest import built, start_of
+from smallest import built, resolved, start_of
 
 from jaxrl_llm import parallel
+from jaxrl_llm.models import Model
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.runs.iteration import iterate
 from jaxrl_llm.runs.rollout_batch import iteration_key, prompt_batch
@@ -20,7 +23,12 @@ from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import Rollout, Sampling, TokenStats
 from jaxrl_llm.wiring.loop import make_loop
 from jaxrl_llm.wiring.scoring import (
+  BEHAVIOR,
+  DETACHED,
+  RECOMPUTED,
   make_meter,
+  make_scoring,
+  score_rollout,
 )
 from jaxrl_llm.wiring.warm_start import Start
 
@@ -144,6 +152,55 @@ def test_a_behavior_anchor_needs_the_meters_own_pass(rounded):
 
 
 @pytest.mark.slow
+def test_a_pruned_vocabulary_makes_no_pass_for_a_behavior_anchor():
+  """Nothing reads the anchor's set there: the meter's few rows are all that is scored."""
+  made = built(**{"estimator.name": "minpro", "vocabulary.top_p": 0.9})
+  made = with_scoring(made, score=unexpected)
+  run, start = begin(made)
+  _, (_, metrics, _), _, rows = iterate(make_loop(*made), run, start.params, 1)
+  assert metrics["mismatch/row"].count == made.cfg.rollout.meter_rows < len(rows)
+  assert summarize(jax.device_get(metered(metrics)))["mismatch/absolute"] < 1e-5
+
+
+@pytest.mark.parametrize(("overrides", "passes"), [
+    ({
+        "estimator.name": "minpro"
+    }, 0),
+    ({
+        "updates.optimizer_batches": 1
+    }, 0),
+    ({}, 1),
+    ({
+        "estimator.name": "minpro",
+        "advantage.name": "otb"
+    }, 1),
+    ({
+        "updates.optimizer_batches": 1,
+        "advantage.name": "otb"
+    }, 1),
+], ids=[
+    "behavior", "current policy", "recomputed", "behavior, sum_pi_squared",
+    "current policy, sum_pi_squared"
+])
+def test_the_vocabulary_is_asked_for_beside_a_recomputed_anchor_alone(overrides, passes):
+  cfg, calls, one = resolved(**{"vocabulary.top_p": 0.9}, **overrides), [], jnp.ones(())
+  stats = TokenStats(one, sum_pi_squared=one, in_support=one)
+  scoring = make_scoring(cfg, Model(cfg.model), parallel.make_mesh(cfg.mesh, jax.devices()[:1]), ())
+  assert not scoring.columns
+  scoring = dataclasses.replace(scoring, meter=unexpected,
+                                score=lambda *_: calls.append(1) or stats)
+  rollout = types.SimpleNamespace(behavior_log_probs=2 * one)
+  scores = score_rollout(scoring, {"current": None}, rollout, on_policy=True)
+  assert len(calls) == passes
+  recomputed = not overrides
+  behavior = cfg.updates.anchor == "behavior"
+  assert scoring.anchor == (RECOMPUTED if recomputed else BEHAVIOR if behavior else DETACHED)
+  anchor = 1 if recomputed else 2 if behavior else None
+  assert scores.anchor_log_probs == anchor and (scores.in_support is not None) == recomputed
+  assert (scores.metered is None) == (not passes), "the meter reads a pass where there is one"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "expected"), [(4, [0, 4, 8, 12]), (6, [0, 2, 5, 8, 10, 13]),
                                                 (16, [*range(16)])])
 def test_the_meters_rows_are_spread_over_the_whole_batch(rows, expected):
@@ -168,3 +225,22 @@ def test_an_evaluation_keeps_the_trainers_numerics(rounded):
   metrics = make_meter(eight.rollout, mesh, scoring.score_heldout)(start.params, rollout, sampling)
   found = summarize(jax.device_get(metrics))
   assert max(found["mismatch/range/max"], -found["mismatch/range/min"]) < 1e-5
+
+
+@pytest.mark.slow
+def test_no_rows_no_meter():
+  made = built(**{"rollout.meter_rows": 0})
+  assert made.learner.scoring.meter is None
+  run, start = begin(made)
+  assert metered(iterate(make_loop(*made), run, start.params, 1)[1][1]) == {}
+
+
+def test_more_rows_than_there_are_and_rows_on_devices():
+  """As many as there are; and whole multiples of the devices."""
+  cfg = built().cfg
+  shapes = lambda rows, devices: make_meter(
+      dataclasses.replace(cfg.rollout, meter_rows=rows),
+      parallel.make_mesh(cfg.mesh if devices == 1 else dataclasses.replace(cfg.mesh, data=devices),
+                         jax.devices()[:devices]), None).__wrapped__.keywords["rows"]
+  assert [shapes(rows, devices) for rows, devices in itertools.product((3, 100), (1, 8))
+         ] == [3, 8, 16, 16]

@@ -138,6 +138,19 @@ def test_factors_laid_out_like_their_parameters_are_rejected(monkeypatch):
     one_step(ADAFACTOR, mesh)
 
 
+@pytest.mark.parametrize("keys, key", [
+    ({"name": "adafactor", "b1": 0.8}, "optimizer.b1"),
+    ({"name": "adafactor", "moment_dtype": "bfloat16"}, "optimizer.moment_dtype"),
+    ({"decay_power": 0.5}, "optimizer.decay_power"),
+    ({"max_update_rms": 2.0}, "optimizer.max_update_rms"),
+])
+def test_keys_of_the_other_optimizer_are_refused(keys, key):
+  config = base_config()
+  config.optimizer.update(keys)
+  with pytest.raises(ConfigError, match=key):
+    check(from_dict(config))
+
+
 # --- optimizers of optax by name
 
 MUON = OptimizerConfig("muon", learning_rate=0.02, weight_decay=0.1, max_grad_norm=1e9, ns_steps=3)
@@ -183,6 +196,23 @@ def test_numbers_of_optax_are_keys_of_the_section():
                         ({"name": "muon", "b1": 0.9}, r"optimizer\.b1 = 0\.9: 'muon'")):
     with pytest.raises(ConfigError, match=message):
       of_section(**keys)
+
+
+@pytest.mark.parametrize("name", ["muno", "adam2", "contrib", "chain", "clip_by_global_norm"])
+def test_a_name_that_is_no_optimizer_lists_those_that_are(name):
+  with pytest.raises(ConfigError, match=rf"optimizer\.name = '{name}': registered are "
+                                        r"adafactor, adamw"):
+    of_section(name=name)
+
+
+def test_a_weight_decay_that_would_be_left_out_is_refused():
+  with pytest.raises(ConfigError, match=r"optimizer\.weight_decay = 0\.1 with optimizer\.name = "
+                                        r"'sgd'.*Fix: optimizer\.weight_decay=0\.0"):
+    of_section(name="sgd", weight_decay=0.1)
+  for name in ("adamw", "adafactor", "muon", "lion"):
+    of_section(name=name, weight_decay=0.1)
+  assert not np.allclose(updated(OptimizerConfig("lion", weight_decay=0.5))["matrix"],
+                         updated(OptimizerConfig("lion"))["matrix"])
 
 
 def test_an_optimizer_of_a_plugin():

@@ -333,6 +333,11 @@ def test_first_fit_fills_bins_and_depends_on_lengths_alone():
   assert len(first_fit(lengths, Bins(32, 200))) <= 11 / 9 * np.ceil(lengths.sum() / 32) + 1
 
 
+def test_a_row_longer_than_a_bin_is_refused():
+  with pytest.raises(ValueError, match="row 1 has 25 tokens, but a bin holds 24"):
+    packer(48)(np.array([3, 25, 24]))
+
+
 @pytest.mark.parametrize("prompts, batches, width",
                          [(16, 1, 8), (20, 1, 10), (21, 1, 7), (16, 2, 8), (16, 4, 4), (3, 1, 3)])
 def test_micro_batches_of_groups_are_of_equal_size(prompts, batches, width):

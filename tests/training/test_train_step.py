@@ -29,6 +29,7 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss, sft_loss
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.estimator_weights import with_estimator_weights
+from jaxrl_llm.training.micro_batches import join_rows, split_rows
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import (
@@ -223,6 +224,18 @@ def test_current_policy_as_anchor_needs_no_pass():
     scored = grad_of(config(estimator))(params, batch.replace(anchor_log_probs=anchor))
     skipped = grad_of(config(estimator))(params, batch.replace(anchor_log_probs=None))
     assert_close((skipped[0][0], skipped[1]), (scored[0][0], scored[1]))
+
+
+def test_optimizer_batches_hold_whole_groups_and_their_own_weights():
+  batches, _ = recorded_batches(parts=2)
+  for k, batch in enumerate(batches):
+    np.testing.assert_array_equal(batch.rollout.group_id, np.repeat([k, k + 2], GROUP))
+    np.testing.assert_allclose(jnp.sum(batch.loss_weights), 1.0, rtol=1e-5)
+
+
+def test_split_and_join_are_inverse():
+  x = jnp.arange(24).reshape(12, 2)
+  np.testing.assert_array_equal(join_rows(split_rows(x, 4)), x)
 
 
 def test_train_step_is_pure_and_counts():

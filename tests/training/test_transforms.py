@@ -247,6 +247,21 @@ def tiny(name: str, **numbers):
   return from_dict(made)
 
 
+def test_a_transform_refuses_a_config():
+  class Picky(Shorter):
+
+    def check(self, updates):
+      if updates.optimizer_batches == 2:
+        raise ConfigError("updates.optimizer_batches = 2: Picky. Fix: another.")
+
+  transforms.register("picky", share=0.5)(Picky)
+  with pytest.raises(ConfigError, match="Picky"):
+    setup.resolve(tiny("shorter,picky"))
+  cfg = tiny("picky")
+  setup.resolve(dataclasses.replace(cfg, updates=dataclasses.replace(cfg.updates,
+                                                                     optimizer_batches=1)))
+
+
 # --- a run that goes on from a checkpoint
 
 

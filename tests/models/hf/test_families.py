@@ -14,15 +14,22 @@ from experiments.families import checkpoints as hf
 from experiments.families import comparison, parity
 from experiments.families.comparison import ids, log_probs, packed_rows, relative_error, sampled
 from jaxrl_llm import config, register
+from jaxrl_llm.config import (
+  ConfigError,
+  ModelConfig,
+  RolloutConfig,
+)
 from jaxrl_llm.models import (
   CheckpointError,
   Model,
   blocked_attention,
   families,
   load_pretrained,
+  row_attention,
   save_pretrained,
   trainable,
 )
+from jaxrl_llm.rollouts import numerics
 
 NEW = ["mistral", "mistral_full", "olmo2", "olmo2_tied", "smollm3", "smollm3_untied", "gemma3",
        "gemma3_stretched"]
@@ -152,6 +159,17 @@ def test_adapters_are_trained_and_exported(checkpoints, name, tmp_path):
   assert relative_error(log_probs(model, params, ids()), theirs) > 1e-2
 
 
+@pytest.mark.parametrize("name", quick_for((), ["mistral", "olmo2", "gemma3"]))
+def test_int8_is_as_near_as_its_rounding(checkpoints, name):
+  """Weights held as int8 decode as rounded ones are scored; an int8 cache changes little."""
+  model, params, _ = load_pretrained(checkpoints(name).directory)
+  rounded = numerics.rollout_numerics(model, params, RolloutConfig(quantization="int8"))[1]
+  stored = numerics.rollout_numerics(model, params, RolloutConfig(quantization="int8_weights"))
+  assert_sampled_as_scored(model, rounded, sampled(*stored))
+  cached = numerics.rollout_model(model, RolloutConfig(cache_dtype="int8"))
+  assert_sampled_as_scored(model, params, sampled(cached, params), 0.1)
+
+
 REFUSED = {
     "soft caps": ("gemma3", {"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
     "both directions": ("gemma3", {"use_bidirectional_attention": True},
@@ -170,6 +188,21 @@ def test_what_a_family_lacks_is_refused(tmp_path, name, change, message):
   (directory / "config.json").write_text(json.dumps(content | change))
   with pytest.raises(CheckpointError, match=message):
     load_pretrained(directory)
+
+
+def test_kernels_without_windows_are_refused_and_not_chosen():
+  cfg = ModelConfig(window=512, compute_dtype="bfloat16", head_dim=128)
+  assert row_attention.choose(cfg, 4096, "gpu", row_attention.ONE, 512) == "blocked"
+  assert row_attention.choose(cfg, 4096, "tpu", row_attention.PACKED, 512) == "splash"
+  with pytest.raises(ConfigError, match=r"model\.window = 512: its kernel has no sliding window"):
+    row_attention.check(dataclasses.replace(cfg, attention="cudnn"), "gpu")
+
+
+def test_layers_of_two_kinds_are_not_stacked(checkpoints):
+  for name in ("gemma3", "smollm3"):
+    with pytest.raises(CheckpointError, match=r"cannot be stacked\. Fix: model\.scan_layers=False"):
+      load_pretrained(checkpoints(name).directory, scan_layers=True)
+  load_pretrained(checkpoints("mistral").directory, scan_layers=True)
 
 
 def test_every_family_of_the_package_has_a_checkpoint():

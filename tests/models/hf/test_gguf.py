@@ -277,6 +277,14 @@ def test_refused_files(tmp_path, monkeypatch):
   refused(write_again, "pip install 'jaxrl_llm[gguf]'")
 
 
+def test_factors_of_no_known_rule(tmp_path):
+  def factors(writer):
+    writer.tensors[0]["rope_freqs.weight"].tensor[:] = [1, 3, 2, 8]
+
+  write(tmp_path / "a.gguf", "llama", tokens=factors)
+  refused(tmp_path / "a.gguf", "rope_freqs.weight", "Llama 3's rule")
+
+
 def test_tensors_that_are_not_there(tmp_path):
   def without(writer):
     del writer.tensors[0]["blk.1.ffn_up.weight"]

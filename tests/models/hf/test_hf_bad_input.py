@@ -111,6 +111,18 @@ def test_sliding_window_that_no_layer_uses(single, copy):
   assert read_config(directory) == read_config(single)
 
 
+def test_older_configs(copy, tmp_path):
+  """rope_theta and rope_scaling, as transformers 4 wrote them."""
+  directory = hf.make("llama", tmp_path / "llama").directory
+  expected = read_config(directory)
+  assert expected.rope_scaling.name == "llama3" and expected.rope_scaling.original_length == 32
+  edit(directory, rope_parameters=None, rope_theta=1e4,
+       rope_scaling={k: v for k, v in hf.LLAMA3.items() if k != "rope_theta"})
+  assert read_config(directory) == expected
+  edit(directory, rope_scaling={"type": "linear", "factor": 2.0})
+  assert read_config(directory).rope_scaling.name == "linear"
+
+
 def test_everything_wrong_is_listed_at_once(single, copy):
   directory = copy(single)
 
@@ -172,6 +184,16 @@ def test_files(sharded, single, copy, tmp_path):
   refused(directory, "config.json is not JSON")
   refused(tmp_path, "config.json is not there")
   refused(tmp_path / "absent", "absent is not a directory")
+
+
+def test_hub_names(monkeypatch):
+  import huggingface_hub
+
+  def offline(*_, **__):
+    raise huggingface_hub.errors.LocalEntryNotFoundError("no network")
+
+  monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+  refused("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B", "no network")
 
 
 def test_vocabulary_beyond_the_head(single, copy):

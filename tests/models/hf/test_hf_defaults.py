@@ -1,4 +1,4 @@
-"""What a directory says beside its weights: sampling, EOS, shards, one dtype."""
+"""What a directory says beside its weights: positions, sampling, EOS, shards, one dtype."""
 
 import json
 
@@ -10,13 +10,28 @@ from safetensors import safe_open
 
 from experiments.families import checkpoints as hf
 from jaxrl_llm.models import CheckpointError, load_pretrained, save_pretrained
-from jaxrl_llm.models.hf.recommended_sampling import differing_sampling
+from jaxrl_llm.models.hf.recommended_sampling import differing_sampling, position_limit
 from jaxrl_llm.models.hf.safetensors_files import INDEX, Weights
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer, stop_ids
 
 
 def write(folder, name, content):
   (folder / name).write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("rope, limit", [
+    ({}, 100),
+    ({"rope_scaling": None}, 100),
+    ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 100),
+    ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, 400),
+    ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0,
+                          "original_max_position_embeddings": 50}}, 200),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 1.5,
+                       "original_max_position_embeddings": 50}}, 100),
+])
+def test_positions(rope, limit, tmp_path):
+  write(tmp_path, "config.json", {"max_position_embeddings": 100} | rope)
+  assert position_limit(tmp_path) == limit
 
 
 def test_sampling_defaults_that_differ(tmp_path):

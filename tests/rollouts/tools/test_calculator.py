@@ -1,6 +1,7 @@
 """The calculator: exact values, fixed error texts, and bounds that hold."""
 
 import random
+import sys
 import time
 from fractions import Fraction
 
@@ -8,25 +9,42 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
+from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.rollouts.tools import Calculator, ToolResult, calculator
 
 VALUES = {
     "1+1": "2",
+    "2+3*4": "14",
+    "(2+3)*4": "20",
     "-3**2": "-9",
     "2**-2": "0.25",
+    "7/2": "3.5",
+    "6/3": "2",
     "0.1+0.2": "0.3",
     "-7//2": "-4",
     "-7%3": "2",
+    "7.5%2": "1.5",
     "1/3": "0.333333333333",
+    "2/3": "0.666666666667",
     "10**20": "1" + "0" * 20,
+    "1e3": "1000",
+    "1.50": "1.5",
     "abs(-2)+max(1, 5, 3)-min(4, 2)": "5",
+    "round(2.5)": "2",
     "round(2.345, 2)": "2.34",
+    "round(1234, -2)": "1200",
     "12345678901234567/3": "4115226300411522.333333",
     "1/3**100": "1.94032521748E-48",
     "  2 *\t3 ": "6",
+    "+4": "4",
     "1_000*2": "2000",
+    "0**0": "1",
+    "5e-3": "0.005",
     "1/2**20": "0.00000095367431640625",
+    "min(7)": "7",
+    "max(-0.5)": "-0.5",
     "0e9999999999999999999": "0",
+    "0.00e-9999999999999999999": "0",
     "1_0.5e0_0000000000000001": "105",
     "1.5 +\\\n2.5 + (1\r\n+ .25)": "5.25",
 }
@@ -90,6 +108,14 @@ def test_agrees_with_exact_arithmetic_and_rejects_floats():
   assert wrong > 100
 
 
+def test_many_keep_their_order_and_bounds_are_checked():
+  with Calculator() as calculator:
+    assert [r.output for r in calculator.run_many(["1", "x", "3"])] == ["1", ONLY, "3"]
+  assert Calculator(max_exponent=3).run("2**4").status == "error"
+  with pytest.raises(ConfigError, match="max_bits = 0"):
+    Calculator(max_bits=0)
+
+
 # The language, its bounds, and texts that are nearly of it.
 
 SMALL = strategies.integers(-9, 99).map(str)
@@ -142,3 +168,13 @@ def test_wrong_calculators_fail_the_same_check(monkeypatch):
   monkeypatch.setattr(Calculator, "_exponent", lambda self, base, exponent: int(exponent))
   monkeypatch.setattr(Calculator, "_bounded", lambda self, number: number)
   assert not holds(Calculator(), "2**4095*2**4095")
+
+
+def test_a_lower_bound_on_the_interpreters_numbers_does_not_matter():
+  before = sys.get_int_max_str_digits()
+  sys.set_int_max_str_digits(640)
+  try:
+    assert Calculator().run("10**1000").output == "1" + "0" * 1000
+    assert Calculator().run("10**1000+1/3").output.endswith("0.333333")
+  finally:
+    sys.set_int_max_str_digits(before)

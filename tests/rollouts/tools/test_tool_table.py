@@ -23,6 +23,12 @@ def test_a_function_is_a_tool():
   assert make_tool("twice", numbers).run("4").output == "20"
 
 
+def test_a_failure_is_logged_once_per_kind(caplog):
+  register.tool("fails")(lambda text, cfg: 1 / 0)
+  tool = make_tool("fails")
+  assert {tool.run(text).status for text in "abc"} == {"unavailable"} and len(caplog.records) == 1
+
+
 @pytest.mark.parametrize("result", [None, 3, ToolResult("fine", "")])
 def test_other_results_are_refused_before_a_run(result):
   register.tool("wrong")(lambda text, cfg: result)

@@ -11,10 +11,12 @@ import typing
 from pathlib import Path
 
 import pytest
+from absl import flags
+from ml_collections import config_flags
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import fields
-from jaxrl_llm.config import Config, ConfigError, from_dict
+from jaxrl_llm.config import Config, ConfigError, convert, from_dict
 from jaxrl_llm.registry import Choice
 from jaxrl_llm.rollouts import environment, tools
 
@@ -175,6 +177,17 @@ def listed(cfg) -> set[str]:
           if line and not line.startswith("#")}
 
 
+def test_the_listing_shows_a_methods_keys_only_where_it_is_chosen():
+  plain = listed(config_lib.Config())
+  assert "estimator.clip_low" in plain and "server.url" in plain
+  hidden = ("server.api", "term.", "transform.", "task.data")
+  assert {key for key in plain if key.startswith(hidden)} == {"term.name", "transform.name"}
+  chosen = listed(from_dict({"estimator": {"name": "ctpo"}, "transform": {"name": "ess"},
+                             "server": {"url": "http://x"}}))
+  assert {"estimator.log_low", "transform.reference", "server.api"} <= chosen
+  assert "estimator.log_low" not in plain and "transform.reference" not in plain
+
+
 def test_the_listing_of_a_run_has_what_is_read_and_its_values():
   """`unread` is the other side of it: a key that is not listed is refused if it is set."""
   assert listed(None) == {key.full for key in walk()}
@@ -205,6 +218,41 @@ def test_sets_are_named_in_files_and_dicts():
   assert from_dict(config_lib.base_config()).evaluation.sets == ()
   text = config_lib.describe()
   assert all(f"\nevaluation.sets.{NAME}.{key} = " in text for key in ("path", "prompt.style"))
+
+
+def from_flags(*arguments):
+  """Returns the Config of a command line."""
+  values = flags.FlagValues()
+  argv = ["x", "--config=tests/runs/tiny.py", *arguments]
+  holder = config_flags.DEFINE_config_file("config", None, lock_config=False, flag_values=values,
+                                           accept_new_attributes=True, sys_argv=argv)
+  values(argv)
+  return config_lib.check(config_lib.fill(from_dict(holder.value)))
+
+
+@pytest.mark.slow
+def test_sets_are_named_on_the_command_line():
+  cfg = from_flags("--config.evaluation.sets.aime.path=a.jsonl",
+                   "--config.evaluation.sets.aime.mapping=aime",
+                   "--config.evaluation.sets.math_500.prompt.style=completion",
+                   "--config.evaluation.sets.aime.samples=32")
+  assert [(name, one.path, one.mapping, one.samples, one.prompt.style)
+          for name, one in cfg.evaluation.sets] == [
+              ("aime", "a.jsonl", "aime", 32, "task"),
+              ("math_500", "", "auto", None, "completion")]
+
+
+@pytest.mark.parametrize("key, value, message", [
+    ("aime.mappng", "x", r"unknown key evaluation\.sets\.aime\.mappng; nearest known key: "
+     r"evaluation\.sets\.aime\.mapping\."),
+    ("aime.prompt.sufix", "x", r"nearest known key: evaluation\.sets\.aime\.prompt\.suffix\."),
+    ("aime.samples", -1, r"evaluation\.sets\.aime\.samples = -1: out of range"),
+    ("aime.too_long", "dorp", r"sets\.aime\.too_long = 'dorp': .* Did you mean 'drop'\?"),
+    ("aime", 3, r"evaluation\.sets\.aime = 3: a section of keys was expected"),
+])
+def test_wrong_keys_and_values_of_a_set_are_refused(key, value, message):
+  with pytest.raises(ConfigError, match=message):
+    from_flags(f"--config.evaluation.sets.{key}={value}")
 
 
 def test_names_of_sets_and_their_keys_are_checked():
@@ -288,9 +336,39 @@ def test_a_removed_key_is_read_in_an_old_file_and_refused_in_a_new_one():
     from_dict({"rollout": {"compaction": 2}})
 
 
+def test_the_section_of_a_task_that_left_is_read_only_where_it_was_chosen():
+  """Nothing read it in other runs; a run of that task needs the plugin, which reads it."""
+  task = {**OLD["otb"]["task"], "countdown": {"numbers": 5}}
+  assert config_lib.from_saved({**OLD["otb"], "task": task}) == config_lib.from_saved(OLD["otb"])
+  chosen = config_lib.from_saved({"plugins": ["experiments.tasks.countdown"],
+                                  "task": {"name": "countdown", "countdown": {"numbers": 5}}})
+  assert dict(chosen.task.given)["countdown"].numbers == 5
+
+
 @pytest.mark.parametrize("section", ["rollout", "estimator", "advantage"])
 def test_an_old_file_with_an_unknown_key_is_refused(section):
   content = {**OLD["critic"], section: {**OLD["critic"][section], "no_such_key": 1}}
   with pytest.raises(ConfigError, match=rf"^unknown key {section}\.no_such_key; .*") as error:
     config_lib.from_saved(content)
   assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("pip", [True, False])
+def test_a_message_names_a_command_that_reaches_the_interpreter(monkeypatch, pip):
+  monkeypatch.setattr(fields.importlib.util, "find_spec", lambda name: pip and name == "pip")
+  monkeypatch.setattr(fields.sys, "executable", "/a b/python")
+  wanted = "pip install" if pip else "uv pip install --python '/a b/python'"
+  assert fields.installing("math") == f"{wanted} -e '.[math]'"
+
+
+@pytest.mark.parametrize("values, key", [
+    ({"num_generations": 4}, "rollout.group_size"),
+    ({"optimizer": {"lr": 1e-3}}, "optimizer.learning_rate"),
+    ({"rollout": {"n": 4}}, "rollout.group_size"),
+    ({"max_completion_length": 9}, "rollout.max_new_tokens"),
+])
+def test_names_of_other_libraries_lead_to_ours(values, key):
+  """By spelling alone, the nearest known key of the second is optimizer.b2."""
+  with pytest.raises(ConfigError, match=f"nearest known key: {key}[.]"):
+    from_dict(values)
+  assert {*convert.OTHERS.values()} <= {*convert.keys()}

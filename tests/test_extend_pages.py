@@ -1,8 +1,11 @@
 """The pages of experiments/extend: short, and each one's command does what the page says."""
 
+import http.server
 import json
 import re
 import shlex
+import threading
+import time
 from pathlib import Path
 
 import forked
@@ -92,6 +95,18 @@ def check_export(folder: Path, page: str) -> None:
   assert "Fix: --plugins=run" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.nightly
+def test_components_are_logged_and_weighed(tmp_path):
+  metrics, rows = run("reward", tmp_path)
+  for row in rows:
+    parts = row["components"]
+    expected = parts["task"] + 0.2 * parts["short"] + 0.1 * parts["equals"]
+    assert row["reward"] == pytest.approx(expected) and parts["task"] == row["correct"]
+  for name in ("task", "short", "equals"):
+    mean = sum(row["components"][name] for row in rows) / len(rows)
+    assert metrics[-1][f"reward/component/{name}"] == pytest.approx(mean)
+
+
 @pytest.mark.slow
 def test_the_writer_gets_every_line(tmp_path):
   metrics, _ = run("writer", tmp_path)
@@ -101,6 +116,45 @@ def test_the_writer_gets_every_line(tmp_path):
   for line, values in zip(lines[1:], metrics[1:], strict=True):
     assert [float(x) for x in line[1:]] == [values["reward/mean"], values["rollout/length"]]
   assert list((tmp_path / "tensorboard").glob("events*"))
+
+
+class Judge(http.server.BaseHTTPRequestHandler):
+  """Scores a completion by its length, but never one row of each batch: its call is late."""
+
+  seen = 0
+
+  def do_POST(self):
+    asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    type(self).seen += 1
+    if type(self).seen == 20:  # after the probe and both evaluations of 8: a training row
+      time.sleep(60)
+      return
+    body = json.dumps({"score": len(asked["completion"]) / 100}).encode()
+    self.send_response(200)
+    self.send_header("Content-Length", str(len(body)))
+    self.end_headers()
+    self.wfile.write(body)
+
+  def log_message(self, *_):
+    """Says nothing."""
+
+
+@pytest.mark.nightly
+def test_a_late_judge_leaves_its_row_out_and_no_other(tmp_path):
+  server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+  threading.Thread(target=server.serve_forever, daemon=True).start()
+  try:
+    url = f"--config.reward.url=http://127.0.0.1:{server.server_port}"
+    run("judge", tmp_path, url, "--config.reward.timeout=20")  # a busy machine is slow for all rows
+  finally:
+    server.shutdown()
+  rows = [json.loads(line) for path in sorted((tmp_path / "rollouts").glob("*.jsonl"))
+          for line in path.read_text().splitlines()]
+  late = [row for row in rows if row["unscored_reason"]]
+  assert [row["unscored_reason"].split(":")[0] for row in late] == ["timeout"]
+  assert not late[0]["keep"] and all(row["keep"] for row in rows if row is not late[0])
+  kept = rows[1] if rows[0] is late[0] else rows[0]
+  assert kept["components"]["judge"] == pytest.approx(len(kept["completion"]) / 100)
 
 
 @pytest.mark.slow

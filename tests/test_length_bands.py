@@ -1,9 +1,13 @@
-"""experiments/length_bands: the reward's published values, and its task."""
+"""experiments/length_bands: the reward's published values, its task, and what a run must reach."""
 
+import json
 import math
+import re
+import shlex
 from pathlib import Path
 
 import experiment_files
+import forked
 import numpy as np
 import pytest
 
@@ -52,6 +56,21 @@ def test_wrong_rewards_do_not_give_them(reward, wrong):
   assert not golden(band, paid)
 
 
+@pytest.mark.parametrize("mode, at_the_edge", [("far", math.exp(-1)), ("nearest", 1.0)])
+def test_what_is_paid_just_outside(reward, mode, at_the_edge):
+  for ratio in (0.8 - 1e-9, 0.9 + 1e-9):
+    assert reward.band_length_reward(ratio, 0.8, 0.9, 100.0, mode) == pytest.approx(at_the_edge)
+  outside = [reward.band_length_reward(x, 0.8, 0.9, 100.0, mode) for x in (0.91, 1.0, 1.3, 5.0)]
+  assert outside == sorted(outside, reverse=True) and outside[-1] < 1e-9
+
+
+def test_bad_numbers_are_refused(reward):
+  with pytest.raises(ValueError, match=r"low = 0\.9, reward\.high = 0\.8"):
+    reward.band_length_reward(0.85, 0.9, 0.8)
+  with pytest.raises(ValueError, match=r"mode = 'farther': allowed are 'far' and 'nearest'"):
+    reward.band_length_reward(0.85, 0.8, 0.9, mode="farther")
+
+
 def test_as_a_registered_reward():
   load_plugins((str(FOLDER / "reward.py"),))
   problem = Problem("x" * 8, "")
@@ -65,6 +84,23 @@ def test_as_a_registered_reward():
                                                     "inside": inside})
   found, = task.rewards([Problem("", "")], ["y"])
   assert "empty prompt" in found.unscored_reason
+
+
+@pytest.mark.slow
+def test_a_real_run_pays_for_lengths(tmp_path, reward):
+  """The command at the head of the plugin."""
+  shown = re.search(r"  python (.*?)\n\n", reward.__doc__, re.DOTALL)[1].replace("\\\n", " ")
+  more = [f"--workdir={tmp_path / 'run'}", "--config.iterations=1", "--config.reward.high=8",
+          "--config.reward.low=2"]
+  done = forked.run([*shlex.split(shown), *more], FOLDER.parent.parent)
+  assert done.returncode == 0, done.stderr[-2000:]
+  lines = (tmp_path / "run/rollouts/iteration_00001.jsonl").read_text().splitlines()
+  for row in map(json.loads, lines):
+    parts, source = row["components"], len(row["prompt"])
+    assert parts["ratio"] == pytest.approx(len(row["completion"]) / source)
+    band = reward.band_of(source, 2, 8)
+    assert parts["length"] == pytest.approx(reward.band_length_reward(parts["ratio"], *band))
+    assert row["reward"] == pytest.approx(parts["task"] + parts["length"])
 
 
 def test_the_task_takes_its_content_at_every_length_of_the_band():
@@ -83,3 +119,11 @@ def test_the_task_takes_its_content_at_every_length_of_the_band():
     assert task.reward(problem, problem.demonstration).correct
     ratios.append(len(problem.demonstration) / len(source))
   assert np.mean(ratios) > 0.9, "the demonstrations already fit the band"
+
+
+def test_a_run_passes_by_all_three_numbers():
+  sweep = loaded("sweep")
+  good = {"ratio": 0.85, "inside": 0.9, "accuracy": 0.95}
+  assert sweep.passes(good)
+  for name, value in (("ratio", 0.91), ("ratio", 0.79), ("inside", 0.89), ("accuracy", 0.94)):
+    assert not sweep.passes(good | {name: value})

@@ -1,14 +1,17 @@
 """Every file in configs/ loads and passes the checks of a run; its header agrees with it."""
 
+import functools
 import importlib.util
 import json
 import operator
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import pytest
 from experiment_files import load
 from suites import quick_for
@@ -16,12 +19,14 @@ from suites import quick_for
 from experiments.planning import report
 from experiments.planning.shapes import SHAPES
 from jaxrl_llm import tasks
-from jaxrl_llm.config import ConfigError, from_dict
+from jaxrl_llm.config import ConfigError, ModelConfig, from_dict
 from jaxrl_llm.fields import refuse_unread
 from jaxrl_llm.late import loaded
+from jaxrl_llm.models import Model
 from jaxrl_llm.parallel import divisions
 from jaxrl_llm.presets import PRESETS
-from jaxrl_llm.tasks import prompts
+from jaxrl_llm.tasks import mixture, prompts
+from jaxrl_llm.tasks.dataset import _verifier
 from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +34,12 @@ FILES = sorted((ROOT / "configs").glob("*.py"))
 # Of the others the header is no lab record: they run on a laptop.
 RECIPES = [path for path in FILES if not path.name.startswith(
     ("quickstart", "offpolicy", "chain", "own_data", "smollm2"))]
+
+
+@functools.cache
+def parameter_count(pretrained: str) -> int:
+  model = Model(ModelConfig(**SHAPES[pretrained][1], scan_layers=True))
+  return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))))
 
 
 def ready(path: Path, *preset: str):
@@ -165,6 +176,35 @@ def test_the_step_compiles_as_planned(path, tmp_path):
   assert found["bytes"]["total"] == pytest.approx(recorded["bytes"]["total"], rel=0.1)
   assert found["run"]["collective_bytes"] == pytest.approx(recorded["run"]["collective_bytes"],
                                                            rel=0.1)
+
+
+def extras_of(cfg) -> set[str]:
+  """Extras of the package that a run of a config imports."""
+  data = cfg.task.data
+  kinds = {_verifier(source) for source in mixture.parts(data)}
+  files = [path for path in (data.path, data.heldout_path) if path]
+  read_by_us = all(path.endswith((".json", ".jsonl", ".csv", ".tsv")) for path in files)
+  return ({"math"} & kinds) | (set() if read_by_us else {"data"}) | (
+      set() if cfg.rollout.quantization == "none" else {"quantization"})
+
+
+def lacking_extras(setup_script: str) -> dict[str, set[str]]:
+  """Extras that recipes need and a launch script's default does not install, by recipe."""
+  installed = set(re.search(r"EXTRAS:-([a-z,]+)}", setup_script)[1].split(","))
+  lacking = {path.stem: extras_of(ready(path)) - installed for path in RECIPES}
+  return {stem: extras for stem, extras in lacking.items() if extras}
+
+
+def test_a_worker_has_the_extras_that_recipes_need():
+  script = (ROOT / "experiments/launch/setup.sh").read_text()
+  assert lacking_extras(script) == {}
+  assert lacking_extras(script.replace("tpu,data,math", "tpu"))["qwen3_4b_ctpo_v5e64"] == {
+      "data", "math"}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_have_as_many_parameters_as_their_cards_say(name):
+  assert round(parameter_count(name) / 1e9, 1) == SHAPES[name][0]
 
 
 @every_recipe

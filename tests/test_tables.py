@@ -8,7 +8,7 @@ from absl import flags
 from ml_collections import config_flags
 from suites import quick_for
 
-from experiments.tables_lib import sweeps
+from experiments.tables_lib import sweep_results, sweeps
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.wiring import setup
 
@@ -86,3 +86,17 @@ def test_a_run_that_ended_early_takes_no_table_away(name, tmp_path):
   page = Path(shutil.copy(sweep.folder / "README.md", tmp_path))
   sweep.render(results, tmp_path)
   assert len(table_lines(page)) == len(table_lines(sweep.folder / "README.md"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [name for name, sweep in SWEEPS.items() if any(
+    result.get("fingerprint") for result in sweeps.read_results(sweep).values())])
+def test_a_run_of_the_table_behaves_as_it_did(name, monkeypatch, tmp_path):
+  """Of the tables whose results have fingerprints; on the processor that made one of them."""
+  monkeypatch.chdir(ROOT)
+  results = sweeps.read_results(SWEEPS[name])
+  first = next(key for key, result in results.items() if result.get("fingerprint"))
+  text = sweeps.verify(SWEEPS[name], first, tmp_path)
+  if text.startswith(sweep_results.NOT_COMPARABLE):
+    pytest.skip(text)
+  assert text == sweep_results.SAME

@@ -2,8 +2,11 @@
 another shape.
 """
 
+import contextlib
 import json
 import shutil
+import subprocess
+import sys
 
 from campaign import SMALL, Case
 
@@ -53,6 +56,20 @@ def removed(*names):
   return change
 
 
+def replaced(name: str):
+  """Returns what puts a folder where a file of a run is, or a file where a folder is."""
+  def change(run):
+    path = run / name
+    if path.is_dir():
+      shutil.rmtree(path)
+      path.write_text("a file")
+    else:
+      path.unlink(missing_ok=True)
+      (path / "x").mkdir(parents=True)
+
+  return change
+
+
 def checkpoints(change):
   """Returns what changes every checkpoint."""
   def every(run):
@@ -68,6 +85,15 @@ def emptied(folder):
       path.write_bytes(b"")
 
 
+def flipped(folder):
+  """One bit of the largest file."""
+  path = max((path for path in folder.rglob("*") if path.is_file()),
+             key=lambda path: path.stat().st_size)
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(bytes(content))
+
+
 def without_checksums(folder):
   """Neither checksums nor arrays."""
   (folder / "checksums.sha256").unlink()
@@ -79,18 +105,55 @@ def other_shapes(run):
   configured(model__width=32)(run)
 
 
+@contextlib.contextmanager
+def locked(here):
+  """Another process trains in the folder."""
+  (here / "new").mkdir()
+  code = ("import fcntl, sys, time\nf = open(sys.argv[1], 'w')\nfcntl.flock(f, fcntl.LOCK_EX)\n"
+          "print('held', flush=True)\nsys.stdin.read()\n")
+  with subprocess.Popen([sys.executable, "-c", code, here / "new" / "lock"],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    process.stdout.readline()
+    yield {}
+    process.stdin.close()
+
+
 DEEP = "{" + '"a": {' * 50_000
 CASES = {
     "no folder named": Case((f"--config={SMALL}",), ("--workdir",)),
+    "file": new("new", files={"new": "x"}),
+    "in a file": new("new", files={"new": "x"}, workdir="{here}/new/run"),
     "folder of the kernel": new("/proc", workdir="/proc/run"),
+    "name of 300 letters": new("x" * 20, workdir="{here}/" + "x" * 300),
+    "link to itself": new("new", prepare=lambda here: (here / "new").symlink_to("new")),
     "lock that is a folder": new("lock", files={"new/lock/x": "x"}),
+    "held by another process": new("another", context=locked),
+    "config that is a folder": new("config.json", files={"new/config.json/x": "x"}),
     "rollouts that are a file": new("rollouts", files={"new/rollouts": "x"}),
+    "metrics that are a folder": new("metrics.jsonl", files={"new/metrics.jsonl/x": "x"}),
+    "config that is cut": resumed(written("config.json", '{"seed": 0,'), "config.json"),
     "config without end": resumed(written("config.json", DEEP), "config.json"),
+    "config of sections that are numbers": resumed(configured(rollout=3), "rollout"),
+    "metrics of no JSON": resumed(written("metrics.jsonl", "{\n{\n{\n"), "metrics.jsonl"),
     "metrics without iterations": resumed(written("metrics.jsonl", "{}\n{}\n{}\n"),
                                           "metrics.jsonl"),
+    "inputs of numbers": resumed(written("inputs.json", '{"pretrained": 3}'), "inputs.json"),
+    "curves that are a folder": resumed(replaced("curves.png"), "curves.png"),
     "no checkpoints any more": resumed(removed("checkpoints"), "checkpoint"),
+    "checkpoints that are a file now": resumed(replaced("checkpoints"), "checkpoints"),
+    "checkpoints of a wrong bit": resumed(checkpoints(flipped), "checkpoints"),
     "checkpoints without arrays": resumed(checkpoints(without_checksums), "checkpoints"),
+    "checkpoints that are files": resumed(
+        checkpoints(lambda folder: (shutil.rmtree(folder), folder.write_text("x"))),
+        "no checkpoint"),
+    "checkpoints of another width": resumed(other_shapes, "model.width"),
     "checkpoints of another width, said so": resumed(
         other_shapes, "checkpoints", flags=("--config.model.width=32",)),
+    "checkpoints of another optimizer": resumed(
+        configured(optimizer__name="sgd", optimizer__b1=None), "optimizer"),
+    "checksums of nonsense": resumed(
+        checkpoints(lambda folder: (folder / "checksums.sha256").write_text("x\ny z\n")),
+        "checksums"),
     "warm start of nothing": resumed(lambda run: emptied(run / "warm_start"), "warm_start"),
+    "environment of no JSON": resumed(replaced("environment.json"), "environment.json"),
 }

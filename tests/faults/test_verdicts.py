@@ -40,6 +40,7 @@ def test_a_wrong_end_is_named(ended, verdict):
   assert campaign.verdict(ended, ["rollout.prompts"]) == verdict
 
 
+
 @pytest.mark.parametrize("script, verdict", [
     ("raise ValueError('why')", "traceback"), ("print('done')", "silent"),
     ("import time; time.sleep(600)", "hang"), ("import os; os.kill(os.getpid(), 9)", "status -9"),

@@ -1,7 +1,9 @@
 """--dry-run prints what would be submitted, and nothing else is; bad input ends in one line."""
 
 import copy
+import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -45,6 +47,16 @@ def test_dry_run_may_stand_anywhere(script, arguments):
   outputs = {dry(script, *arguments[:place], "--dry-run", *arguments[place:])
              for place in (first, arguments.index("--"), len(arguments))}
   assert len(outputs) == 1
+
+
+def test_a_run_in_a_bucket_needs_no_volume():
+  run = (*RUN[:2], "--workdir=gs://runs-of-ours/a")
+  pod = yaml.safe_load(dry("jobset", *JOBSET[:3], *JOBSET[4:], "--dry-run", *run))[
+      "spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+  assert "volumes" not in pod and "volumeMounts" not in pod["containers"][0]
+  assert "--workdir=gs://runs-of-ours/a" in pod["containers"][0]["command"]
+  assert "--workdir=gs://runs-of-ours/a" in dry("tpu", *TPU, "start", "--dry-run", *run)
+  assert "/code/runs/a/slurm-%j.out" in dry("slurm", *SLURM[:-1], "--repo=/code", "--dry-run", *run)
 
 
 def test_a_worker_is_made_ready_by_setup_sh(tmp_path):
@@ -201,6 +213,14 @@ def slurm_module(monkeypatch):
   return slurm
 
 
+@pytest.mark.parametrize("numbers, text", [
+    ([0, 1, 2, 5, 7, 8], "0-2,5,7-8"), ([3], "3"), (list(range(40)), "0-39")])
+def test_ranges_are_slurm_s(numbers, text, monkeypatch):
+  assert slurm_module(monkeypatch).ranges(numbers) == text
+  assert slurm_stub.elements(text) == [str(number) for number in numbers]
+  assert slurm_stub.elements(text.replace("-", ",")) != [str(number) for number in range(3)]
+
+
 def jobset_faults(jobset: dict) -> list[str]:
   """What a JobSet of `JOBSET` with `RUN` gets wrong."""
   group = jobset["spec"]["replicatedJobs"][0]
@@ -262,6 +282,22 @@ def test_a_wrong_manifest_is_told(where, value, fault):
   assert jobset_faults(wrong) == fault.split()
 
 
+def test_what_is_printed_is_what_is_submitted(tmp_path):
+  tools = tmp_path / "bin"
+  tools.mkdir()
+  for name in ("sbatch", "kubectl"):
+    (tools / name).write_text(f'#!/bin/sh\n/bin/cat > {tmp_path}/{name}; echo "$@"\n')
+    (tools / name).chmod(0o755)
+  run = ("--", "--config=configs/quickstart.py", f"--workdir={tmp_path}/runs/a")
+  for script, tool, words, arguments in (
+      ("slurm", "sbatch", "", SLURM),
+      ("jobset", "kubectl", "create -f -", (*JOBSET, f"--mount={tmp_path}"))):
+    done = launching.launch(script, *arguments, *run, path=str(tools))
+    assert (done.returncode, done.stdout.strip()) == (0, words), done.stderr
+    assert (tmp_path / tool).read_text() == dry(script, *insert(arguments, *run))
+  assert (tmp_path / "runs" / "a").is_dir(), "SLURM writes its log there"
+
+
 TPU_CALLS = {
     ("create", "--type=v5p-32", "--runtime=r", "--spot"): (
         "queued-resources create a --zone=z --node-id=a --accelerator-type=v5p-32 "
@@ -290,22 +326,44 @@ def test_gcloud_is_called_as_the_dry_run_says(arguments, tmp_path):
   assert shown == ["gcloud", "compute", "tpus", *shlex.split(TPU_CALLS[arguments])]
 
 
+def test_a_worker_s_line_says_what_main_gets():
+  shown = shlex.split(dry("tpu", *TPU, "--dry-run", "start", "--repo=the code", *RUN))
+  line = shown[-1].removeprefix("--command=")
+  assert "--worker=all" in shown and "cd 'the code' &&" in line
+  command = re.search(r"nohup (.*?) >> ", line)[1]
+  assert shlex.split(command) == [".venv/bin/python", "-u", "experiments/main.py", *MINE]
+
+
 REFUSED = [
     ("slurm", (*SLURM, "--nodes=0", *RUN), "--nodes=0: allowed is 1 to inf. Fix: --nodes=1."),
+    ("slurm", (*SLURM, "--nodes=x", *RUN), "--nodes: invalid int value: 'x'. Fix: see"),
     ("slurm", (*SLURM, "--gpus=-1", *RUN), "--gpus=-1: allowed is 0 to inf"),
+    ("slurm", (*SLURM, "--name=a b", *RUN), "--name=a b: allowed are"),
     ("slurm", (*SLURM, "--time=soon", *RUN), "--time=soon: allowed are minutes"),
+    ("slurm", (*SLURM, "--option=partition=a b", *RUN), "--option=partition=a b: allowed"),
     ("slurm", (*SLURM, "--option=ntasks-per-node=8", *RUN), "ntasks-per-node=8: the script says"),
+    ("slurm", SLURM, "--config is not given. Fix: -- --config"),
     ("slurm", (*SLURM, *RUN, "--process=1"), "--process=1: the processes learn"),
+    ("slurm", (*SLURM, *RUN[:2], "--workdir=runs/a"), "--workdir=runs/a: allowed is an absolute"),
     ("slurm", (*SLURM, *RUN[:2], "--workdir=s3://b/a"), "--workdir=s3://b/a: of addresses"),
+    ("slurm", (*SLURM, *RUN[:2], "--workdir=/a%b"), "/a%b: SLURM's log is written there"),
     ("slurm", (*SLURM, *RUN, "config.seed=1"), "config.seed=1: after -- only flags"),
+    ("slurm", ("sweep", "none.py", *SLURM[3:6], "--name=a"), "none.py: no file of this"),
     ("jobset", (*JOBSET, "--pods=0", *RUN), "--pods=0: allowed is 1 to inf"),
+    ("jobset", (*JOBSET, "--name=A", *RUN), "--name=A: allowed are"),
     ("jobset", (*JOBSET, f"--name={'a' * 50}", *RUN), "at most 49 characters"),
+    ("jobset", (*JOBSET, "--port=65535", *RUN), "--port=65535: allowed is 1 to 65534"),
     ("jobset", (*JOBSET, "--limit=8", *RUN), "--limit=8: allowed is <key>=<value>"),
+    ("jobset", (*JOBSET, *RUN[:2], "--workdir=/tmp/a"), "--workdir=/tmp/a: all pods must see it"),
     ("tpu", (*TPU, "start"), "--config is not given"),
+    ("tpu", ("--name=a b", "--zone=z", "state"), "--name=a b: allowed are"),
     ("tpu", (*TPU, "create", "--type=v5p 32", "--runtime=r"), "--type=v5p 32: allowed are"),
+    ("tpu", (*TPU, "each", "--", "ls", "-l"), "each: 2 arguments after --, allowed is 1"),
     ("tpu", (*TPU, "stop", "--", "now"), "now: stop takes nothing after --"),
+    ("slurm", (*SLURM, "--repo=.", *RUN[:2], "--workdir=/nowhere\n"), "SLURM's log is written"),
     # Good input, but the engine's tool is not here.
     ("jobset", (*JOBSET, *RUN), "kubectl: not found on this machine. Fix: install kubectl"),
+    ("tpu", (*TPU, "state"), "gcloud: not found on this machine. Fix: install the Google Cloud"),
 ]
 
 
@@ -315,3 +373,19 @@ def test_bad_input_ends_in_one_line(script, arguments, message):
   assert done.returncode == 1 and done.stdout == ""
   assert done.stderr.startswith("error: ") and message in done.stderr
   assert "Fix: " in done.stderr and done.stderr.replace("/nowhere\n", "").count("\n") == 1
+
+
+def test_without_sbatch_nothing_is_left_behind(tmp_path):
+  done = launching.launch("slurm", *SLURM, *RUN[:2], f"--workdir={tmp_path}/a")
+  assert done.returncode == 1 and "sbatch: not found on this machine. Fix: run it" in done.stderr
+  assert list(tmp_path.iterdir()) == []
+  tools = launching.stubs(tmp_path / "bin", sbatch="slurm_stub")
+  done = launching.launch("slurm", *SLURM, *RUN[:2], "--workdir=/dev/null/a", path=tools)
+  assert done.returncode == 1 and done.stderr.count("\n") == 1
+  assert "/dev/null/a: Not a directory. Fix: a folder" in done.stderr
+
+
+def test_the_calls_of_a_stub_are_told_apart(tmp_path):
+  """A wrong call does not pass for the right one."""
+  (tmp_path / "calls").write_text(json.dumps(["compute", "tpus", "list"]) + "\n")
+  assert gcloud_calls.calls(tmp_path) != [["compute", "tpus", *TPU_CALLS[("delete",)].split()]]

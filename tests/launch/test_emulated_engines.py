@@ -77,6 +77,14 @@ def free(port: int) -> bool:
       return False
 
 
+def slurm(path: str, workdir: Path, **variables: str) -> subprocess.CompletedProcess:
+  done = launching.launch("slurm", "run", "--name=a", "--nodes=2", "--gpus=0", "--cpus=1",
+                          "--time=10", *launching.run_flags(workdir, f"iterations={LAST}"),
+                          path=path, **variables)
+  assert done.returncode == 0, done.stderr
+  return done
+
+
 def jobset(path: str, workdir: Path, port: int, **variables: str) -> subprocess.CompletedProcess:
   return launching.launch(
       "jobset", "--name=a", "--pods=2", "--image=none", "--claim=none", f"--mount={workdir.parent}",
@@ -120,6 +128,23 @@ def test_a_wrong_run_is_told(lines, names, fault, tmp_path):
   assert [text.split(":")[0] for text in faults(tmp_path, 2, 2)] == ([fault] if fault else [])
   os.utime(tmp_path / "rollouts" / f"iteration_0000{names[0]}.jsonl", (1, 1))
   assert times(tmp_path, 2) != before, "an iteration was sampled again"
+
+
+@pytest.mark.nightly
+def test_slurm_saves_at_a_signal_and_the_same_command_goes_on(tmp_path, variables):
+  path = launching.stubs(tmp_path / "bin", sbatch="slurm_stub", srun="slurm_stub")
+  workdir = tmp_path / "shared" / "run"
+  begin = lambda **more: slurm(path, workdir, **variables, **more)
+  # As `scancel --signal=TERM` and `#SBATCH --signal` do: to every task, not to the script.
+  done = disturbed(begin, workdir, tmp_path / "task", signal.SIGTERM, 2)
+  text = next(workdir.glob("slurm-*.out")).read_text()
+  assert "ended with status 143" in done.stdout, text
+  assert "2 processes with 8 devices in all" in text
+  stopped = saved(workdir)
+  assert 2 <= stopped < LAST and faults(workdir, stopped, 2) == []
+  before = times(workdir, stopped)
+  assert "ended with status 0" in begin().stdout
+  assert faults(workdir, LAST, 2) == [] and times(workdir, stopped) == before
 
 
 @pytest.mark.processes

@@ -1,6 +1,11 @@
-"""The benchmark of one device: its counts, and an engine that samples other rows."""
+"""The benchmark of one device: its counts, its time limit, and what it does without memory."""
 
+import dataclasses
+import importlib.util
+import itertools
 import json
+import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.planning import device_benchmark, device_cases, ring_reference
+from experiments.planning import device_benchmark, device_cases, ring_reference, targets
 from jaxrl_llm.config import ModelConfig
 from jaxrl_llm.models import Model, kv_cache
 
@@ -17,6 +22,17 @@ ROOT = Path(__file__).parents[3]
 COMMAND = ROOT / "experiments" / "bench" / "device.py"
 SMALL = ModelConfig(vocab_size=64, width=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
                     mlp_width=48, compute_dtype="bfloat16")
+
+
+@pytest.fixture(scope="module")
+def command():
+  spec = importlib.util.spec_from_file_location("device_command", COMMAND)
+  module = importlib.util.module_from_spec(spec)
+  before = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")
+  spec.loader.exec_module(module)
+  if before is None:
+    os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)
+  return module
 
 
 def counted_flops(config: ModelConfig, rows: int, length: int, *, head_times=1, passes=3):
@@ -50,6 +66,95 @@ def test_decoding_reads_the_weights_and_the_live_columns():
   assert found < steps * (1000 + empty(filled + steps))  # what counting whole caches would give
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_embedding_that_is_no_head_is_not_read_whole(tied):
+  config = ModelConfig(vocab_size=64, width=32, num_layers=1, tie_head=tied)
+  params = Model(config).shapes()
+  every = sum(x.size * 4 for x in jax.tree.leaves(params))
+  found = device_benchmark._read_weights(params, config)
+  assert found == every - (0 if tied else 64 * 32 * 4)
+
+
+def test_the_gap_reads_sampled_tokens_alone():
+  sampler = np.array([[0.0, -1.0, -2.0]], np.float32)
+  trainer = np.array([[9.0, -1.5, -1.9]], np.float32)
+  found = device_benchmark.gap_numbers(trainer, sampler, np.array([[False, True, True]]))
+  k3 = (math.exp(-0.5) - 1 + 0.5 + math.exp(0.1) - 1 - 0.1) / 2
+  assert found == pytest.approx({"mean": 0.3, "max": 0.5, "k3": k3}, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind, name", [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200"),
+                                        ("TPU v5 lite", "v5e"), ("TPU v5p", "v5p")])
+def test_peaks_by_device(kind, name):
+  assert targets.chip_of(kind) == targets.CHIPS[name]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "NVIDIA H100 PCIe", "NVIDIA GH200 480GB"])
+def test_a_device_with_other_peaks_is_unknown(kind):
+  assert targets.chip_of(kind) is None
+
+
+def case(name, measure, rows=4, kind="train"):
+  return device_cases.Case(name, kind, rows, measure)
+
+
+def test_cases_without_time_are_listed(command):
+  ran, clock = [], itertools.count(0, 10)  # each look at the clock takes 10 s
+
+  def measure(rows):
+    ran.append(rows)
+    return {"seconds": 1.0}
+
+  found = list(device_cases.run_cases([case(name, measure) for name in "abc"], 35,
+                                      lambda: next(clock)))
+  assert [row["status"] for row in found] == ["measured", "skipped", "skipped"]
+  assert ran == [4]  # of b, which would take as long as a did, nothing ran
+  text = command.report({"jax": "0", "device": "cpu", "backend": "cpu", "peaks": None, "seconds": 1,
+                         "cases": found})
+  assert text.count("skipped") == 2 and "no time left of 35 s" in text
+
+
+@pytest.mark.slow
+def test_a_case_that_does_not_fit_is_tried_with_fewer_rows(monkeypatch, command):
+  held = 1
+
+  def train(model, length, sizes, chip, rows):
+    if rows > held:
+      raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
+    return {"seconds": 1.0}
+
+  def wrong(*_):
+    raise ValueError("no such kernel\nand more")
+
+  monkeypatch.setattr(device_benchmark, "train", train)
+  monkeypatch.setattr(device_benchmark, "decode", wrong)
+  monkeypatch.setattr(device_benchmark, "gap", wrong)
+  sizes = device_benchmark.Sizes(lengths=(4096,), step_tokens=8192, kernels=(),
+                                 kinds=("windowed",))
+  _, *cases = device_benchmark.cases({"x": SMALL}, sizes, None)
+  fitted, failed, _, last = device_cases.run_cases(cases, 60)
+  assert (fitted["status"], fitted["rows"], fitted["did_not_fit"]) == ("measured", 1, [2])
+  assert (failed["status"], failed["note"]) == ("failed", "ValueError: no such kernel")
+  assert last["case"] == "decode x 8192 windowed"  # the others ran
+  held = 0
+  (row,) = device_cases.run_cases(cases[:1], 60)
+  assert (row["status"], row["did_not_fit"]) == ("did not fit", [2, 1])
+  assert "too many rows: 2, 1" in " ".join(command._cells(row))
+
+
+@pytest.mark.slow
+def test_planned_seconds_stand_beside_measured_ones():
+  """With peaks of a made-up device; ten times the peaks take a tenth."""
+  model = Model(dataclasses.replace(SMALL, compute_dtype="float32"))
+  sizes = device_benchmark.Sizes(chunk=4, repeats=1)
+
+  def planned(peak):
+    chip = targets.Chip("cpu", peak, 1e9, peak, 1e9, 1e9, "a made-up device")
+    return device_benchmark.decode((model, "windowed"), 16, sizes, chip, 4)["planned_seconds"]
+
+  assert planned(1e9) == pytest.approx(10 * planned(1e10)) and planned(1e9) > 4 * 4 * 1e-6
+
+
 def test_an_engine_that_samples_other_rows_fails_its_case(monkeypatch):
   """The record itself passes; with each row's tokens one column late, or rows in another order."""
   record = json.loads(ring_reference.RECORD.read_text())
@@ -61,6 +166,26 @@ def test_an_engine_that_samples_other_rows_fails_its_case(monkeypatch):
         change(x) for x in real))
     (row,) = device_cases.run_cases(cases, 60)
     assert row["status"] == status
+
+
+def test_a_kernel_that_differs_fails_its_case(monkeypatch):
+  monkeypatch.setattr(device_benchmark.live_comparison, "difference", lambda *_: 0.1)
+  sizes = device_benchmark.Sizes(kernels=((8, 8, 16),), blocks=(16,))
+  (row,) = device_cases.run_cases(device_benchmark.cases({}, sizes, None)[:1], 60)
+  assert row["status"] == "failed" and "differs from the reference by 0.1" in row["note"]
+
+
+def test_timing_counts_neither_the_first_call_nor_slow_ones():
+  calls = []
+  found = device_cases.timed(lambda: calls.append(0), 5)
+  assert len(calls) == 6 and len(found["all_seconds"]) == 5
+  assert found["seconds"] == sorted(found["all_seconds"])[2]
+
+
+def test_published_shapes(command):
+  for name, size in (("0.6B", 0.6), ("1.7B", 1.7)):
+    assert sum(x.size for x in jax.tree.leaves(Model(command.SHAPES[name]).shapes())) / 1e9 == (
+        pytest.approx(size, rel=0.02))
 
 
 @pytest.mark.slow

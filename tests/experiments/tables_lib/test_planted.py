@@ -1,5 +1,6 @@
 """Exact values of planted rows, and the share of an advantage that lands on the decisive token."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -33,6 +34,12 @@ def test_values_are_those_of_an_enumeration():
     assert reward == expected[-1]
 
 
+def test_samples_are_those_of_the_policy():
+  tokens = planted.sample(SMALL, 4000, 5, 0).reshape(-1, 4)
+  counts = np.stack([(tokens == v).mean(0) for v in range(3)], -1)
+  np.testing.assert_allclose(counts, planted.policy(SMALL), atol=0.015)
+
+
 def test_the_exact_advantage_lands_on_the_decisive_token():
   for position in (0, 6, 11):
     found = planted.landing(Planted(position=position), EXACT, planted.Groups(4, 50, 0))
@@ -53,3 +60,16 @@ def test_a_wrong_position_would_have_no_share():
   case = Planted(position=6)
   found = planted.landing(case, EXACT, planted.Groups(4, 50, 0))
   assert found.by_position[case.position + 1] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_errors_of_the_values_take_credit_away():
+  groups = planted.Groups(8, 50, 0)
+  exact, wrong = (planted.landing(Planted(), EXACT, groups, error) for error in (0.0, 0.2))
+  assert wrong.alignment < exact.alignment - 0.05
+
+
+def test_repair_leaves_credit_to_later_tokens():
+  case = dataclasses.replace(Planted(), repair=0.2)
+  found = planted.landing(case, EXACT, planted.Groups(8, 50, 0))
+  assert found.alignment == pytest.approx(1.0, abs=1e-5) and found.share < 0.9
+  assert min(found.by_position[case.position + 1:]) > 0

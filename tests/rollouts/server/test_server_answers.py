@@ -69,16 +69,23 @@ def test_rounding_above_zero_is_none():
 NAN = float("nan")
 BAD = {
     "no JSON": (None, "no choices"),
+    "a list": ([], "no choices"),
     "an error": ({"message": "overloaded"}, "no choices"),
+    "no choice": ({"choices": []}, "0 entries"),
     "two choices": ({"choices": answer()["choices"] * 2}, "2 entries"),
+    "a text as choice": ({"choices": ["text"]}, "no token_ids"),
     "no ids": (answer(token_ids=None), "no token_ids"),
+    "ids as text": (answer(token_ids=["3", "1"]), "something other than ids"),
     "an id out of range": (answer((3, 10)), "0 to 9"),
+    "a negative id": (answer((-1, 1)), "0 to 9"),
     "true as an id": (answer((True, 1)), "something other than ids"),
     "another prompt": (answer(prompt_token_ids=[1, 5, 6, 7]), "4 ids that are not the 3"),
     "no log-probs": (answer(logprobs=None), "no logprobs"),
     "too few log-probs": (answer(log_probs=[-1.0, -1.0]), "2 entries for 3 tokens"),
     "a log-prob too many": (answer((3, 1), [-1.0] * 3), "no stop token is named"),
+    "no number": (answer(log_probs=[None, -1.0, -1.0]), "None"),
     "NaN": (answer(log_probs=[NAN, -1.0, -1.0]), "nan"),
+    "infinite": (answer(log_probs=[-float("inf"), -1.0, -1.0]), "-inf"),
     "infinite in f32": (answer(log_probs=[-1e300, -1.0, -1.0]), "finite"),
     "a probability above 1": (answer(log_probs=[0.1, -1.0, -1.0]), "0.1"),
     "empty": (answer(()), "0 tokens"),
@@ -88,6 +95,7 @@ BAD = {
     "too short": (answer((1,)), "at least 2"),
     "another stop token": (answer((3, 4)), "none of the stop tokens"),
     "on after the stop": (answer((1, 3, 4, 2)), "continues after the stop token 1"),
+    "no reason": (answer(finish_reason=None), "no finish_reason"),
 }
 
 

@@ -1,5 +1,6 @@
 """A server whose control answers an error is refused at once, in one line, and is left running."""
 
+import logging
 import time
 from pathlib import Path
 
@@ -182,3 +183,18 @@ def test_believing_a_server_without_its_checksum(serve, monkeypatch):
     made._load(TWO)
     assert (stub.version, stub.folder) == ("two", "/w/one")
     monkeypatch.undo()
+
+
+def test_a_question_waits_while_a_server_starts(serve, monkeypatch, caplog):
+  monkeypatch.setattr(client, "PAUSE", (0.01, 0.01))
+  stub = serve(broken={"/weight_info": (503, {"detail": "starting"})})
+  note = Client._note_absence
+
+  def started(self, error):
+    note(self, error)
+    stub.broken = {}
+
+  monkeypatch.setattr(Client, "_note_absence", started)
+  with caplog.at_level(logging.WARNING):
+    sampler(stub, "vllm")._load(ONE)
+  assert stub.version == "one" and "starting" in caplog.text

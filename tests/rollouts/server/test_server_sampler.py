@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import engine_server
@@ -196,6 +197,21 @@ def test_a_server_that_is_away_is_waited_for(serve, tmp_path, caplog, monkeypatc
   assert "was started again" in text
 
 
+@pytest.mark.parametrize("each, lines", [(0.0, 3), (10.0, 1)])
+def test_a_long_absence_is_said_again_and_again(each, lines, caplog, monkeypatch):
+  """As of a server that still starts; the second case is what the first one rejects."""
+  monkeypatch.setattr(client, "EACH", each)
+  answers = iter([client.AwayError("starting")] * 3 + [None])
+
+  def call():
+    if error := next(answers):
+      raise error
+
+  client.Client("http://127.0.0.1:9", 1, 1.0, 300.0).with_retries(call)
+  assert caplog.text.count("does not answer (starting)") == lines
+  assert caplog.text.count("server.patience = 300 s") == lines
+
+
 NUMBERS = SimpleNamespace(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
@@ -215,6 +231,39 @@ def test_every_number_is_sent_and_what_a_server_adds_is_named(stated, temperatur
   lacking = {key: value for key, value in body.items() if key != "repetition_penalty"}
   assert ("repetition_penalty = 1.1" in control.differing(stated, lacking)) == (
       "repetition_penalty" in stated)
+
+
+def test_both_servers_say_how_they_sample():
+  def said(api, answer):
+    return control.APIS[api].stated(SimpleNamespace(inquire=lambda path: answer))
+
+  config = {"vllm_config": {"model_config": {
+      "logprobs_mode": "raw_logprobs", "override_generation_config": {"top_k": 5}}}}
+  assert said("vllm", config) == {"logprobs_mode": "raw_logprobs", "top_k": 5}
+  assert said("sglang", {"preferred_sampling_params": '{"min_p": 0.1}'}) == {"min_p": 0.1}
+  for answer in (None, [], {}, {"vllm_config": "text"}, {"preferred_sampling_params": None}):
+    assert said("vllm", answer) == said("sglang", answer) == {}
+
+
+def test_an_absence_is_said_once(caplog):
+  """By all threads together, each of which finds the server away, and then there."""
+  made, together = client.Client("http://127.0.0.1:9", 1, 1.0, 300.0), threading.Barrier(4)
+
+  def ask():
+    answers = iter((client.AwayError("away"), None))
+
+    def call():
+      together.wait(300)
+      if error := next(answers):
+        raise error
+
+    made.with_retries(call)
+
+  with ThreadPoolExecutor(4) as threads:
+    for done in [threads.submit(ask) for _ in range(4)]:
+      done.result(300)
+  own = "\n".join(line for line in caplog.messages if "'http://127.0.0.1:9' " in line)
+  assert own.count("does not answer") == own.count("answers again") == 1  # no other test's server
 
 
 def test_a_server_that_stays_away_ends_with_one_line(serve, tmp_path):
@@ -258,4 +307,39 @@ def test_believing_the_server_would_take_rows_of_other_weights(serve, tmp_path, 
   server.load(str(other.folder))
   monkeypatch.setattr(made, "_version", lambda: policy.weights.version)
   rollout, _ = sample(made, policy)
+  assert np.abs(rollout.behavior_log_probs - scored(rollout, theta)).max() > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["/weight_info", "/collective_rpc"])
+def test_a_server_without_control_is_named(path, serve, tmp_path, monkeypatch):
+  for name in ("get", "post"):
+    original = getattr(engine_server.EngineServer, name)
+    monkeypatch.setattr(engine_server.EngineServer, name, lambda self, asked, *body, f=original: (
+        (404, {"detail": "Not Found"}) if asked == path else f(self, asked, *body)))
+  with pytest.raises(ServerError, match=rf"{path} was refused with status 404.*Fix"):
+    sampler(serve(), tmp_path).prepare(params())
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_load_is_named(serve, tmp_path, monkeypatch):
+  monkeypatch.setattr(engine_server.EngineServer, "post", lambda *_: (200, {"success": True}))
+  with pytest.raises(ServerError, match="has weights 'default' after it was asked to load"):
+    sampler(serve(), tmp_path, api="sglang").prepare(params())
+
+
+def test_a_key_is_sent_if_there_is_one(monkeypatch):
+  made = client.Client("http://127.0.0.1:9", 1, 1.0, 1.0)
+  assert "Authorization" not in made._session.headers
+  monkeypatch.setenv(client.KEY, "secret")
+  made = client.Client("http://127.0.0.1:9", 1, 1.0, 1.0)
+  assert made._session.headers["Authorization"] == "Bearer secret"
+
+
+@pytest.mark.slow
+def test_a_pruned_distribution_is_the_servers(serve, tmp_path):
+  made, theta = sampler(serve(), tmp_path), params()
+  rules = Sampling.of(0.8, top_k=3)
+  rollout, _ = jax.device_get(made.sample(made.prepare(theta), prompts(), jax.random.key(1), rules))
+  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta, rules), atol=2e-5)
   assert np.abs(rollout.behavior_log_probs - scored(rollout, theta)).max() > 0.1

@@ -75,6 +75,20 @@ def test_the_check_rejects(wrong):
     check(wrong)
 
 
+@pytest.mark.parametrize("weights, gini, effective", [
+    ([1, 1, 1, 1], 0, 1), ([0, 7, 0, 0], 3 / 4, 1 / 4), ([1, 3], 1 / 4, 16 / 20), ([5], 0, 1),
+    ([], 0, 0)])
+def test_closed_forms_of_the_diagnostics(weights, gini, effective):
+  mask = np.arange(6) < len(weights)
+  mask = mask[None, ::-1]  # what is masked comes first, and is NaN
+  row = np.full((1, 6), np.nan, np.float32)
+  row[mask] = weights
+  np.testing.assert_allclose(token_credit.row_gini(jnp.asarray(row), jnp.asarray(mask))[0], gini,
+                             atol=1e-6)
+  np.testing.assert_allclose(token_credit.row_share(jnp.asarray(row), jnp.asarray(mask))[0],
+                             effective, atol=1e-6)
+
+
 def test_gini_is_that_of_all_pairs():
   weights = np.random.default_rng(1).exponential(size=(3, 7)).astype(np.float32)
   pairs = np.abs(weights[:, :, None] - weights[:, None]).sum((1, 2))
@@ -126,6 +140,16 @@ def test_the_other_signals():
   # The masked entropy of 9 is skipped, and a rise counts as no drop.
   np.testing.assert_allclose(token_signal(given, "entropy_drop"),
                              [[0, 0.75, 0, 0], [0, 0, 0.75, 0.25]])
+
+
+def test_each_signal_needs_what_it_reads():
+  needs = {signal: advantages.needs(AdvantageConfig("arca", signal=signal))
+           for signal in ("adapter_residual", "surprisal", "entropy_drop", "reference_gap")}
+  assert needs == {signal: frozenset(fields)
+                   for (_, signal), fields in token_credit._OPTIONS.items()}
+  lacking = inputs(np.ones((2, 3))).replace(columns=None)
+  with pytest.raises(ValueError, match="signal = 'adapter_residual' reads adapter_residual"):
+    advantages.get_advantage("arca")(lacking, AdvantageConfig("arca"))
 
 
 @pytest.mark.parametrize("signal", ["adapter_residual", "surprisal", "entropy_drop",

@@ -1,5 +1,6 @@
-"""experiments/papers/budgets: what the policy's gradient is, and what a reward is compared with."""
+"""experiments/papers/budgets: the policy's gradient, its search on a known cost, and the page."""
 
+import copy
 from pathlib import Path
 
 import experiment_files
@@ -8,11 +9,44 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.tables_lib import seed_results
+
 FOLDER = Path(__file__).parents[4] / "experiments" / "papers" / "budgets"
 
 
 def loaded():
   return experiment_files.load(FOLDER / "run.py")
+
+
+def committed():
+  return seed_results.load(FOLDER, loaded().SEEDS)
+
+
+def exact(results) -> bool:
+  """Whether every allocation keeps exactly the budget, within the bounds of each layer."""
+  run = loaded()
+  total = run.LAYERS * run.CHANNELS
+  budgets = {"dense": total}
+  return all(sum(kept) == budgets.get(name, total - round(run.TARGET * total))
+             and run.LEAST <= min(kept) and max(kept) <= run.CHANNELS
+             for one in results for name, kept in one["kept"].items())
+
+
+def below_uniform(results, name="policy, no curriculum") -> int:
+  """How many seeds have an allocation whose loss on the reported rows is below uniform pruning."""
+  return sum(one["loss"][name] < one["loss"]["uniform"] for one in results)
+
+
+def test_the_committed_budgets_are_exact_and_below_uniform():
+  """On every seed without a curriculum, and on four of five with it."""
+  results = committed()
+  assert len(results) == 5 and exact(results) and below_uniform(results) == 5
+  assert below_uniform(results, "policy, curriculum") == 4
+  wrong = copy.deepcopy(results)
+  wrong[3]["kept"]["policy, curriculum"][0] += 1
+  assert not exact(wrong)
+  wrong[3]["loss"]["policy, no curriculum"] = wrong[3]["loss"]["uniform"]
+  assert below_uniform(wrong) == 4
 
 
 # --- the policy
@@ -66,6 +100,14 @@ def test_a_reward_is_compared_with_the_others():
   np.testing.assert_array_equal(loaded().leave_one_out(np.full(4, 0.3)), np.zeros(4))
 
 
+def test_targets_rise_to_the_full_one():
+  run = loaded()
+  with_curriculum, without = run.targets(True), run.targets(False)
+  assert len(with_curriculum) == len(without) == run.UPDATES
+  assert with_curriculum[0] == run.EASY and (np.diff(with_curriculum) >= 0).all()
+  assert (with_curriculum[run.UPDATES // 2:] == run.TARGET).all() and (without == run.TARGET).all()
+
+
 def known(run):
   """A case whose loss is known: a channel of layer l costs the more, the larger l."""
 
@@ -75,3 +117,45 @@ def known(run):
       return 1e-3 * (missing**2) @ 2.0**np.arange(run.LAYERS)
 
   return Known({}, np.zeros((run.LAYERS, run.CHANNELS)), [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("curriculum", [False, True])
+def test_the_search_finds_the_cheap_layers(curriculum):
+  run = loaded()
+  case = known(run)
+  kept = case.kept(run.search(case, 0, curriculum=curriculum), run.TARGET)
+  uniform, found = case.losses([case.kept(np.zeros(run.LAYERS), run.TARGET), kept], slice(None))
+  assert found < 0.6 * uniform
+  assert kept[0] < kept[-1] and kept.sum() == run.WIDTHS.sum() - round(0.3 * run.WIDTHS.sum())
+
+
+@pytest.mark.slow
+def test_a_search_that_climbs_the_other_way_finds_nothing(monkeypatch):
+  run = loaded()
+  monkeypatch.setattr(run, "leave_one_out", lambda rewards: -(rewards - rewards.mean()))
+  case = known(run)
+  kept = case.kept(run.search(case, 0, curriculum=True), run.TARGET)
+  uniform, found = case.losses([case.kept(np.zeros(run.LAYERS), run.TARGET), kept], slice(None))
+  assert found > uniform
+  by_chance = case.losses([case.kept(run.random_search(case, 0), run.TARGET)], slice(None))
+  assert by_chance < uniform
+
+
+@pytest.mark.nightly
+def test_a_small_run_measures_all_allocations(monkeypatch):
+  run = loaded()
+  for name, value in {"STEPS": 3, "BATCH": 8, "UPDATES": 2, "SAMPLES": 2, "REPORTED": 1}.items():
+    monkeypatch.setattr(run, name, value)
+  found = run.one_seed(7)
+  assert exact([found])
+  assert all(part.keys() == committed()[0]["loss"].keys() for part in (
+      found["loss"], found["kept"], found["loss_of_rewards"]))
+  case = run.trained(7)
+  # The masks and their order: all channels is the model itself.
+  whole = float(run.sft_loss(case.params, case.rows[0], model=run.MODEL, cfg=None)[0])
+  assert case.losses([run.WIDTHS], slice(1))[0] == pytest.approx(whole, rel=1e-5)
+  fewer = case.kept(np.zeros(run.LAYERS), 0.5)
+  more, less = case.losses([run.WIDTHS, fewer], slice(2, 3))
+  np.testing.assert_allclose(case.rewards([run.WIDTHS, fewer], run.ROWS + 2),
+                             [1, np.exp(more - less)], rtol=1e-5)

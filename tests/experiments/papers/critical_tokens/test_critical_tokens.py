@@ -1,8 +1,58 @@
-"""A planted response has one error, which the later sums follow from."""
+"""experiments/papers/critical_tokens: the page says what the results say."""
 
+from pathlib import Path
+
+import experiment_files
+import jax
 import numpy as np
+import pytest
 
-from experiments.tables_lib import chains
+from experiments.tables_lib import chains, seed_results
+
+FOLDER = Path(__file__).parents[4] / "experiments" / "papers" / "critical_tokens"
+toy = experiment_files.load(FOLDER / "toy.py")
+policies = toy.policies
+
+
+def committed():
+  return seed_results.load(FOLDER, toy.SEEDS)
+
+
+def finds(results) -> bool:
+  """The planted token is the lowest in 70 % and among the lowest three in 90 %; the prober finds it
+  or an earlier one in 95 %.
+  """
+  found = [toy.of(results, "planted", *path).mean() for path in (
+      ("contrastive", "lowest"), ("contrastive", "lowest three"), ("probed",))]
+  return all(share >= least for share, least in zip(found, (0.7, 0.9, 0.95), strict=True))
+
+
+def improves(results) -> bool:
+  """cDPO samples right answers more often than the base on each seed, and the mean log-prob of the
+  chosen responses does not fall.
+  """
+  base, after = ([one["trained"][name] for one in results] for name in ("base", "cDPO"))
+  better = [b["sampled"] > a["sampled"] for a, b in zip(base, after, strict=True)]
+  rise = np.mean([b["chosen"] - a["chosen"] for a, b in zip(base, after, strict=True)])
+  return all(better) and rise >= 0
+
+
+def test_the_results_meet_what_was_asked():
+  results = committed()
+  assert len(results) == 5 and finds(results) and improves(results)
+
+
+@pytest.mark.parametrize("check, change", [
+    (finds, lambda one: one["planted"]["contrastive"].update({"lowest": 0.6})),
+    (finds, lambda one: one["planted"].update(probed=0.94)),
+    (improves, lambda one: one["trained"]["cDPO"].update(sampled=0.2)),
+    (improves, lambda one: one["trained"]["cDPO"].update(chosen=-9.0)),
+])
+def test_other_results_would_not(check, change):
+  results = committed()
+  for one in results:
+    change(one)
+  assert not check(results)
 
 
 def plants_one_error(corrupted) -> bool:
@@ -29,3 +79,37 @@ def test_a_planted_response_has_one_error():
   assert not plants_one_error(changes_one_digit)
   asked = chains.prompts(50, 3, False)
   assert chains.correct(asked, chains.responses(asked)).all()
+
+
+def test_careless_responses_have_the_stated_rate_of_errors():
+  asked = chains.prompts(4000, 3, False)
+  found = chains.careless(asked, 0.12, np.random.default_rng(0))
+  wrong = np.diff(found[:, :chains.TERMS], axis=1) % 10 != asked[:, 2:]
+  error = np.sqrt(0.12 * 0.88 / len(asked))
+  assert (np.abs(wrong.mean(0) - 0.12) < 4 * error).all() and (found[:, 0] == asked[:, 1]).all()
+
+
+def test_no_question_is_on_both_sides():
+  sides = [set(map(tuple, chains.prompts(3000, 1, held_out))) for held_out in (False, True)]
+  assert not sides[0] & sides[1] and min(map(len, sides)) > 2900
+
+
+@pytest.mark.slow
+def test_training_on_pairs_moves_adapted_weights_only(monkeypatch):
+  """Two small updates; the given parameters stay as they are."""
+  monkeypatch.setattr(policies, "DPO_STEPS", 2)
+  monkeypatch.setattr(policies, "BATCH", 8)
+  policies.stepper.cache_clear()
+  start = policies.MODEL.init(jax.random.key(0))
+  asked = chains.prompts(6, 0, False)
+  right, wrong = (np.column_stack([asked, found]) for found in (
+      chains.responses(asked), chains.corrupted(asked, 0)[0]))
+  ones = np.ones(right.shape)
+  chosen, rejected = policies.sides(start, right, ones), policies.sides(start, wrong, ones / 2)
+  batches = policies.pair_batches(chosen, rejected, np.random.default_rng(0))
+  found = policies.train("cDPO", start, batches, jax.random.key(1))
+  np.testing.assert_array_equal(found["embedding"], start["embedding"])
+  for part, name in (("mlp", "up"), ("attention", "query")):
+    change = found["blocks"][0][part][name] - start["blocks"][0][part][name]
+    assert float(np.abs(change).max()) > 0
+  policies.stepper.cache_clear()

@@ -12,8 +12,9 @@ import pytest
 from suites import quick_of
 
 from experiments.papers.occ import losses as mtp
-from experiments.papers.occ.calibration import COEFFICIENT
+from experiments.papers.occ.calibration import COEFFICIENT, cosine
 from jaxrl_llm.config import (
+  ConfigError,
   EstimatorConfig,
   LossConfig,
   ModelConfig,
@@ -21,6 +22,7 @@ from jaxrl_llm.config import (
   TermConfig,
 )
 from jaxrl_llm.models import Model
+from jaxrl_llm.models import mtp as mtp_module
 from jaxrl_llm.objective.loss import policy_loss, policy_stats, sft_loss
 from jaxrl_llm.registry import LOSS_TERMS
 from jaxrl_llm.training import transforms
@@ -200,6 +202,10 @@ def test_a_cross_entropy_ignores_weights_that_know_advantages():
   assert own["mtp_policy"][1] == pytest.approx(3 * own["mtp_policy"][0], rel=1e-3)
 
 
+def trunk(gradient):
+  return mtp_module.without(gradient)
+
+
 @pytest.mark.slow
 def test_the_warm_start_trains_the_head():
   batch, params = sampled(), parameters()
@@ -290,3 +296,128 @@ def test_the_form_of_the_code_worked_out_by_hand():
   assert scale(code_form) == pytest.approx(CODE_SCALE, rel=1e-5)
   for wrong in (ratio_of_sums, without_padding, clamped):
     assert scale(wrong) != pytest.approx(CODE_SCALE, rel=1e-2)
+
+
+# --- what the coefficient measures: a toy of two heads on one trunk
+
+
+def two_heads(alignment, seed=0, tokens=6, size=8):
+  """(log-probs of policy and head [2, T] as a function of the trunk [T, size], advantages [T]).
+
+  Each token has its own row of the trunk. The head's matrix is `alignment` times the policy's plus
+  the rest of the other, orthogonal one, so that all tokens have gradients of one size.
+  """
+  rng = np.random.default_rng(seed)
+  basis = np.linalg.qr(rng.standard_normal((size, size)))[0]
+  policy, other = basis[:4], basis[4:]
+  head = alignment * policy + np.sqrt(1 - alignment**2) * other
+  chosen, advantages = rng.integers(0, 4, tokens), rng.standard_normal(tokens)
+
+  def log_probs(states):
+    logits = jnp.einsum("td,hvd->htv", states, jnp.stack([policy, head]))
+    return jnp.take_along_axis(jax.nn.log_softmax(logits), chosen[None, :, None], 2)[..., 0]
+
+  return log_probs, jnp.asarray(advantages), jnp.zeros((tokens, size))
+
+
+def inner_products(log_probs, advantages, states):
+  """(c, v^2, the head's gradient): of the true policy gradients of both heads in the trunk."""
+  jacobian = jax.jacobian(log_probs)(states)
+  policy, head = jnp.einsum("t,htij->hij", advantages, jacobian)
+  return float(jnp.sum(policy * head)), float(jnp.sum(head * head)), head
+
+
+def calibrated_after(log_probs, states, direction, step):
+  """The coefficient from log-probs before and after one step of the trunk."""
+  before, after = log_probs(states), log_probs(states + step * direction)
+  change = after - before
+  return float(mtp.calibrate(change[:1], change[1:], jnp.ones((1, change.shape[1]), bool),
+                             jnp.float32(0), mtp.Occ(lambda_min=None, lambda_max=None)))
+
+
+@pytest.fixture
+def exact(monkeypatch):
+  """The quotient alone: the toy's steps are so small that the constant beside them counts."""
+  monkeypatch.setattr(mtp, "EPSILON", 0.0)
+
+
+ALIGNMENTS = (-0.8, -0.3, 0.2, 0.5, 0.9)
+
+
+def check_tracking(quotient):
+  """`quotient(log_probs, states, direction, step)` tends to c / v^2 linearly in the step."""
+  with jax.enable_x64(True):
+    for seed, alignment in enumerate(ALIGNMENTS):
+      log_probs, advantages, states = two_heads(alignment, seed)
+      c, v_squared, head = inner_products(log_probs, advantages, states)
+      assert c / v_squared == pytest.approx(alignment)
+      errors = [abs(quotient(log_probs, states, head, step) - c / v_squared)
+                for step in (1e-1, 1e-2, 1e-3)]
+      assert errors[0] < 0.3 and errors[1] < errors[0] / 5 and errors[2] < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("exact")
+def test_the_coefficient_tracks_the_gradients_for_small_steps():
+  """For a step along the head's gradient and token gradients of one size, the limit is exact."""
+  check_tracking(calibrated_after)
+
+
+def by_the_policy_s_change(log_probs, states, direction, step):
+  """Divides by the wrong norm."""
+  change = log_probs(states + step * direction) - log_probs(states)
+  return float(jnp.sum(change[0] * change[1]) / jnp.sum(change[0]**2))
+
+
+def the_cosine(log_probs, states, direction, step):
+  change = log_probs(states + step * direction) - log_probs(states)
+  return float(cosine(change[:1], change[1:]))
+
+
+def without_a_denominator(log_probs, states, direction, step):
+  change = log_probs(states + step * direction) - log_probs(states)
+  return float(jnp.sum(change[0] * change[1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [by_the_policy_s_change, the_cosine, without_a_denominator])
+def test_other_quotients_do_not(wrong):
+  with pytest.raises(AssertionError):
+    check_tracking(wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("alignment", [0.2, 0.5, 0.9])
+def test_along_another_step_the_quotient_is_another_one(alignment):
+  """The relation holds along the head's own gradient only: derivations.md says so.
+
+  A step along the policy's gradient gives 1 / alignment, and one along both with the coefficient k
+  gives (1 + k alignment) / (alignment + k), of which 1 is the fixed point whatever the alignment.
+  """
+  with jax.enable_x64(True):
+    log_probs, advantages, states = two_heads(alignment)
+    jacobian = jax.jacobian(log_probs)(states)
+    policy, head = jnp.einsum("t,htij->hij", advantages, jacobian)
+    run = functools.partial(calibrated_after, log_probs, states, step=1e-5)
+    assert run(policy) == pytest.approx(1 / alignment, rel=1e-3)
+    for k in (0.3, 1.0, 2.0):
+      expected = (1 + k * alignment) / (alignment + k)
+      assert run(policy + k * head) == pytest.approx(expected, rel=1e-3)
+
+
+# --- the table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arguments", "said"), [
+    ({"needs": {"values"}, "coef": 0.1}, "allowed are"),
+    ({"calibrate": mtp.calibrate}, "mtp_anchor_log_probs"),
+    ({}, "no number coef"),
+])
+def test_the_table_refuses(arguments, said):
+  with pytest.raises(ValueError, match=said):
+    mtp.mtp("refused", **arguments)(lambda inputs, cfg: inputs.mtp_log_probs)
+  assert "refused" not in LOSS_TERMS.names()
+  with pytest.raises(ConfigError, match=r"term\.name = 'moc': registered are .*mtp_ce, mtp_detach"):
+    LOSS_TERMS["moc"]

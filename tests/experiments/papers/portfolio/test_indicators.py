@@ -1,8 +1,9 @@
-"""RSI and SMA are those of a slow loop."""
+"""RSI and SMA: TA-Lib's numbers, a slow loop's, and the edges."""
 
 import itertools
 
 import numpy as np
+import pytest
 
 from experiments.papers.portfolio import indicators
 
@@ -36,6 +37,17 @@ def plain_mean_rsi(prices, period: int = 14):
   return out
 
 
+def test_rsi_and_sma_are_those_of_talib():
+  talib = pytest.importorskip("talib", reason="TA-Lib is not installed: pip install TA-Lib")
+  prices = random_prices()
+  for asset in range(prices.shape[1]):
+    column = np.ascontiguousarray(prices[:, asset])
+    np.testing.assert_allclose(indicators.rsi(prices)[:, asset], talib.RSI(column, 14), atol=1e-9)
+    np.testing.assert_allclose(indicators.sma(prices)[:, asset], talib.SMA(column, 14), atol=1e-9)
+    wrong = plain_mean_rsi(column)
+    assert np.nanmax(np.abs(wrong - talib.RSI(column, 14))) > 1
+
+
 def test_rsi_is_that_of_a_slow_loop():
   prices = random_prices()
   expected = np.stack([slow_rsi(column) for column in prices.T], 1)
@@ -43,7 +55,11 @@ def test_rsi_is_that_of_a_slow_loop():
   assert np.nanmax(np.abs(plain_mean_rsi(prices[:, 0]) - expected[:, 0])) > 1
 
 
-def test_sma_is_that_of_a_slow_loop():
-  prices = random_prices(40)
-  means = [prices[t - 13:t + 1].mean(0) if t >= 13 else np.full(3, np.nan) for t in range(40)]
-  np.testing.assert_allclose(indicators.sma(prices), means)
+def test_edges():
+  rising = np.arange(1.0, 40.0)[:, None]
+  assert np.isnan(indicators.rsi(rising)[:14]).all() and (indicators.rsi(rising)[14:] == 100).all()
+  assert (indicators.rsi(rising[::-1])[14:] == 0).all()
+  flat = indicators.technical_signals(np.ones((20, 1)))
+  assert (flat[14:, 0, 0] == 50).all() and (flat[14:, 0, 1] == 0).all()
+  assert np.isnan(flat[:13]).all()
+  assert np.isnan(indicators.technical_signals(np.ones((5, 2)))).all()

@@ -1,4 +1,4 @@
-"""The loss of soft thoughts: its value, and what is left out."""
+"""The loss of soft thoughts: its value, what is left out, and a score whose mean is zero."""
 
 import functools
 
@@ -20,6 +20,7 @@ from experiments.papers.soft_tokens.mixtures import (
 from jaxrl_llm.config import AggregationConfig, ModelConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.aggregation import loss_weights
+from jaxrl_llm.ops.token_stats import scaled_logits
 from jaxrl_llm.types import PromptBatch, Sampling
 
 MODEL = Model(
@@ -30,6 +31,7 @@ SIGMA = float(noise_scale(PARAMS["embedding"]))
 CFG = soft.SoftSamplerConfig(end_ids=(4,), prefill_ids=(5,), stop_ids=(3,), max_thought=5,
                              max_answer=2, group_size=4)
 MODES = {"hard": hard_thought(), "soft": soft_thought(SIGMA)}
+ROWS, CHUNK, DIRECTIONS = 4096, 256, 4
 
 
 def sampled(mode, rows=16, cfg=CFG):
@@ -105,3 +107,64 @@ def test_masked_columns_give_neither_nan_nor_gradient(name):
   for x, y in zip(*(jax.tree.leaves(gradient(PARAMS, b)) for b in (clean, other)), strict=True):
     np.testing.assert_array_equal(x, y)
     assert np.all(np.isfinite(x))
+
+
+def right_score(params, row):
+  """The log-density of a row's thought."""
+  found = soft_loss.steps(params, row, MODES["soft"], 1.0, model=MODEL)
+  return jnp.sum(jnp.where(row.rollout.turn_id == THOUGHT, found.log_probs, 0))
+
+
+def other_temperature(params, row):
+  found = soft_loss.steps(params, row, soft_thought(SIGMA, 1.0), 1.0, model=MODEL)
+  return jnp.sum(jnp.where(row.rollout.turn_id == THOUGHT, found.log_probs, 0))
+
+
+def other_column(params, row):
+  moved = row.replace(inputs=jnp.where(row.inputs != 0, jnp.roll(row.inputs, 1, 1), 0))
+  found = soft_loss.steps(params, row, MODES["soft"], 1.0, model=MODEL)
+  gap = jnp.sum(jnp.square(moved.inputs - found.means), -1)
+  return -jnp.sum(jnp.where(row.rollout.turn_id == THOUGHT, gap, 0)) / (2 * SIGMA**2)
+
+
+def of_shadow_tokens(params, row):
+  """As if the most likely tokens had been sampled."""
+  hidden, _ = MODEL.hidden(params, params["embedding"][row.rollout.tokens],
+                           jnp.arange(row.rollout.tokens.shape[1])[None],
+                           jnp.ones_like(row.rollout.tokens))
+  log_probs = jax.nn.log_softmax(scaled_logits(hidden, MODEL.head(params), 1.0)[:, :-1], -1)
+  chosen = jnp.take_along_axis(log_probs, row.rollout.tokens[:, 1:, None], -1)[..., 0]
+  return jnp.sum(jnp.where(row.rollout.turn_id[:, 1:] == THOUGHT, chosen, 0))
+
+
+def largest_z(score) -> float:
+  """Over the blocks of parameters: the mean score along random directions, in standard errors."""
+  found = sampled(MODES["soft"], ROWS)
+  directions = [jax.tree.map(lambda x, i=i: jax.random.rademacher(
+      jax.random.fold_in(jax.random.key(i), x.size), x.shape, jnp.float32), PARAMS)
+                for i in range(DIRECTIONS)]
+
+  leaves, tree = jax.tree.flatten(found)
+
+  def along(row):
+    gradient = jax.grad(score)(PARAMS, jax.tree.unflatten(tree, [x[None] for x in row]))
+    return [jax.tree.map(lambda g, u: jnp.sum(g * u), gradient, u) for u in directions]
+
+  chunks = [x.reshape(-1, CHUNK, *x.shape[1:]) for x in leaves]
+  values = jax.jit(lambda chunks: jax.lax.map(jax.vmap(along), chunks))(chunks)
+  blocks = np.stack([np.asarray(x).reshape(-1) for x in jax.tree.leaves(values)])
+  assert blocks.shape == (DIRECTIONS * len(jax.tree.leaves(PARAMS)), ROWS)
+  assert np.all(blocks.std(1) > 0), "every block moves the thought"
+  return float(np.max(np.abs(blocks.mean(1)) / (blocks.std(1, ddof=1) / np.sqrt(ROWS))))
+
+
+@pytest.mark.slow
+def test_the_score_of_thoughts_has_mean_zero():
+  """Over 4096 rollouts of one prompt, within 4 standard errors in every block of parameters."""
+  assert largest_z(right_score) < 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [other_temperature, other_column, of_shadow_tokens])
+def test_other_scores_do_not(wrong):
+  assert largest_z(wrong) > 6

@@ -149,6 +149,31 @@ def test_a_row_is_thought_prefill_and_answer(name, end_ids, prefill_ids):
     assert layout_faults(found, wrong) > 0
 
 
+def test_some_thoughts_close_and_others_reach_their_cap():
+  cfg = dataclasses.replace(CFG, end_ids=(4,))
+  for mode in MODES.values():
+    put_in = [len(parts(sampled(mode, prompts(64, seed=1), cfg=cfg), row)[1]) for row in range(64)]
+    assert set(put_in) == {len(cfg.prefill_ids), len(cfg.prefill_ids) + 1}
+
+
+def test_fuzzy_without_noise_is_greedy():
+  """Token for token, on 100 prompts without near ties."""
+  batch = prompts(150, group=1, seed=2)
+  cfg = dataclasses.replace(CFG, group_size=1)
+  hard = sampled(hard_thought(0.0), batch, 0.0, cfg)
+  logits = np.sort(scorer()(PARAMS, hard, hard_thought(1.0), 1.0).logits, -1)
+  tie = np.any((logits[..., -1] - logits[..., -2] < NEAR_TIE) & np.asarray(hard.rollout.mask), 1)
+  chosen = np.flatnonzero(~tie)[:100]
+  assert len(chosen) == 100
+
+  def differing(mode) -> int:
+    other = sampled(mode, batch, 0.0, cfg)
+    return int(np.any(np.asarray(other.rollout.tokens != hard.rollout.tokens), 1)[chosen].sum())
+
+  assert differing(soft_thought(0.0, FUZZY)) == 0
+  assert differing(soft_thought(0.0)) > 0 and differing(MODES["fuzzy"]) > 0
+
+
 @pytest.mark.parametrize("name", quick_for({"soft"}, MODES))
 def test_a_row_depends_on_nothing_but_itself(name):
   batch, whole = prompts(), sampled(MODES[name])
@@ -161,3 +186,27 @@ def test_a_row_depends_on_nothing_but_itself(name):
       np.testing.assert_allclose(other.inputs, whole.inputs[rows], atol=1e-5)
   renamed = sampled(MODES[name], batch.replace(row_id=batch.row_id + 100))
   assert np.any(renamed.rollout.tokens != whole.rollout.tokens), "the row id seeds the noise"
+
+
+def test_noise_differs_between_rows_and_columns():
+  noise = noise_of(sampled(MODES["soft"]).rollout)
+  flat = noise.reshape(-1, noise.shape[-1])
+  assert len(np.unique(flat[:, 0])) == len(flat)
+  assert abs(noise.mean()) < 0.05 and abs(noise.std() - 1) < 0.05
+
+
+def test_answers_are_greedy_at_temperature_zero():
+  found = sampled(MODES["soft"], answer=0.0)
+  best = np.argmax(scorer()(PARAMS, found, MODES["soft"], 1.0).logits, -1)
+  answers = np.asarray(found.rollout.turn_id == ANSWER)
+  differs = np.asarray(best != found.rollout.tokens)
+  assert not np.any(differs[answers])
+  warm = sampled(MODES["soft"], answer=1.0)
+  best = np.argmax(scorer()(PARAMS, warm, MODES["soft"], 1.0).logits, -1)
+  assert np.any(np.asarray(best != warm.rollout.tokens)[np.asarray(warm.rollout.turn_id == ANSWER)])
+
+
+@pytest.mark.parametrize("change", [{"end_ids": ()}, {"max_thought": 0}, {"max_answer": 0}])
+def test_an_empty_part_is_refused(change):
+  with pytest.raises(ValueError, match=next(iter(change))):
+    dataclasses.replace(CFG, **change)

@@ -1,4 +1,7 @@
-"""Training with soft thoughts: rewards and advantages."""
+"""Training and evaluation with soft thoughts: rewards, advantages, updates that repeat."""
+
+import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -6,14 +9,26 @@ import numpy as np
 import pytest
 
 from experiments.papers.soft_tokens import soft_runs
-from experiments.papers.soft_tokens.mixtures import ANSWER, THOUGHT, SoftRollout
-from jaxrl_llm.config import TaskConfig
+from experiments.papers.soft_tokens.mixtures import ANSWER, THOUGHT, SoftRollout, noise_scale
+from experiments.papers.soft_tokens.sampler import SoftSamplerConfig
+from jaxrl_llm.config import ModelConfig, TaskConfig
+from jaxrl_llm.models import Model
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.tokenizer import encode
 from jaxrl_llm.types import Problem, Rollout
 
+MODEL = Model(ModelConfig(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1,
+                          head_dim=8, mlp_width=16))
+CFG = SoftSamplerConfig(end_ids=(16,), prefill_ids=(15,), stop_ids=(1,), max_thought=4,
+                        max_answer=2)
 TRAINING = soft_runs.Training(updates=3, prompts=2, group_size=4, learning_rate=1e-3, warmup=1)
+
+
+@functools.cache
+def start():
+  params = MODEL.init(jax.random.key(0))
+  return params, float(noise_scale(params["embedding"]))
 
 
 def task():
@@ -85,3 +100,52 @@ def test_a_control_trains_on_answers_only():
   thought = found.rollout.turn_id == THOUGHT
   assert np.all(weights[0][thought] == 0.25) and not np.any(weights[1][thought])
   np.testing.assert_array_equal(weights[0][~thought], weights[1][~thought])
+
+
+def trained(name: str, seed: int = 0, **changes):
+  params, sigma = start()
+  return soft_runs.train(params, task(), soft_runs.modes(sigma)[name],
+                         dataclasses.replace(TRAINING, **changes),
+                         policy=soft_runs.Policy(MODEL, CFG), seed=seed)[0]
+
+
+def distance(a, b) -> float:
+  return max(float(jnp.max(jnp.abs(x - y)))
+             for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hard", "soft"])
+def test_training_moves_parameters_and_repeats(name, monkeypatch):
+  once = trained(name)
+  assert distance(once, start()[0]) > 1e-5
+  assert distance(once, trained(name)) == 0
+  assert distance(once, trained(name, seed=1)) > 0, "the seed is that of the noise"
+  assert distance(once, trained(name, thoughts=False)) > 1e-5
+
+  def constant(task, problems, sampled):
+    return np.full(len(sampled.rollout.length), 10, np.float32), np.zeros(1)
+
+  monkeypatch.setattr(soft_runs, "graded", constant)
+  held = trained(name)  # only weight decay moves parameters without an advantage
+  assert distance(held, start()[0]) < 1e-6
+
+
+@pytest.mark.slow
+def test_evaluation_has_the_samples_of_a_problem_in_its_row(monkeypatch):
+  params, sigma = start()
+  seen = []
+
+  def graded(task, problems, sampled):
+    seen.append(sampled.rollout)
+    first = sampled.rollout.group_id == jnp.min(sampled.rollout.group_id)
+    return None, np.asarray(first & (jnp.arange(len(first)) % 2 == 0))
+
+  monkeypatch.setattr(soft_runs, "graded", graded)
+  for name in ("hard sampled", "soft greedy"):
+    found = soft_runs.evaluate(params, task(), task().heldout(3), soft_runs.inference_modes(
+        sigma)[name], policy=soft_runs.Policy(MODEL, dataclasses.replace(CFG, group_size=4)))
+    assert found.tolist() == [[True, False, True, False], [False] * 4, [False] * 4]
+  sampled, greedy = (np.asarray(rollout.tokens).reshape(3, 4, -1) for rollout in seen)
+  assert np.all(greedy == greedy[:, :1]) and np.any(sampled != sampled[:, :1])
+  assert min(seen[0].row_id) >= soft_runs.EVALUATION - 4

@@ -93,3 +93,18 @@ def test_noise_is_about_gamma_times_as_long_as_an_embedding():
   by_row = noise_scale(embedding, 0.33, "row")
   assert by_row == pytest.approx(0.33 * np.sqrt(np.mean(lengths**2)), rel=1e-5)
   assert by_row / sigma == pytest.approx(8.0, rel=1e-5), "the other reading: 8 = sqrt(64)"
+
+
+def test_noise_is_a_constant():
+  assert not np.any(jax.grad(noise_scale)(policy()[1]))
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda: noise_scale(policy()[1], 0.33, "column"), "'column'.*entry, row"),
+    (lambda: soft_tokens.soft_thought(0.1, 0.0), "temperature=0.0.*hard_thought"),
+    (lambda: soft_tokens.soft_thought(-0.1), "sigma=-0.1"),
+    (lambda: soft_tokens.hard_thought(-1.0), "temperature=-1.0"),
+])
+def test_a_wrong_number_is_refused(call, words):
+  with pytest.raises(ValueError, match=words):
+    call()

@@ -1,11 +1,14 @@
-"""experiments/papers/soft_tokens: the page says what the results say; slips of the task."""
+"""experiments/papers/soft_tokens: the page says what the results say; the command."""
 
+import json
 import shutil
 from pathlib import Path
 
 import experiment_files
 import numpy as np
+import pytest
 
+from experiments.papers.soft_tokens import soft_runs
 from jaxrl_llm.config import TaskConfig, load_plugins
 from jaxrl_llm.tasks import make_task
 
@@ -44,7 +47,38 @@ def test_half_of_the_demonstrations_slip_and_thoughts_are_right():
   assert 0.4 < np.mean(slips) < 0.6
 
 
+@pytest.mark.nightly
+def test_the_command_measures_every_training_and_setting(tmp_path, monkeypatch):
+  """A short version of it, twice."""
+  monkeypatch.setattr(run, "STEPS", 2)
+  monkeypatch.setattr(run, "WIDTH", 8)
+  monkeypatch.setattr(run, "TRAINING", soft_runs.Training(updates=2, prompts=2, group_size=2,
+                                                          warmup=1))
+  monkeypatch.setattr(run, "GREEDY", 4)
+  monkeypatch.setattr(run, "SAMPLED", 2)
+  monkeypatch.setattr(run, "SAMPLES", 2)
+  for name in ("once", "again"):
+    monkeypatch.setattr("sys.argv", ["run.py", "--seeds=100", f"--out={tmp_path / name}"])
+    page = (FOLDER / "README.md").read_text()
+    run.main()
+    assert (FOLDER / "README.md").read_text() == page
+  once, again = (json.loads((tmp_path / name / "seed_100.json").read_text())
+                 for name in ("once", "again"))
+  assert once == again and list(once) == [run.START, *run.RUNS]
+  assert tuple(once["hard"]["settings"]) == run.SETTINGS
+
+
 def greedy(results, training: str) -> np.ndarray:
   """Gain over the start in hard greedy accuracy, points, one for each seed."""
   return (run.values(results, training, "hard greedy", "right")
           - run.values(results, run.START, "hard greedy", "right"))
+
+
+@pytest.mark.parametrize("mode", ["hard", "fuzzy", "soft"])
+def test_every_mode_learns_on_every_seed(mode):
+  assert greedy(run.load(), mode).min() >= 10
+
+
+def test_noise_of_three_embeddings_learns_less():
+  results = run.load()
+  assert greedy(results, "fuzzy, large noise").mean() < greedy(results, "fuzzy").mean() - 10

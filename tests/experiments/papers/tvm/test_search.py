@@ -10,6 +10,7 @@ import pytest
 from experiments.papers.tvm import search
 from experiments.papers.tvm.search import Beam, BeamConfig, Step
 from jaxrl_llm.config import ModelConfig, SamplerConfig
+from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model
 from jaxrl_llm.rollouts import generate
 from jaxrl_llm.types import PromptBatch, Sampling
@@ -95,6 +96,29 @@ def test_the_best_of_all_candidates_and_ended_beams_are_kept():
   assert found == [[Beam((2, 6), .8, True), Beam((3, 7, 2), .75, True)]]
 
 
+def test_copies_come_last():
+  group = [Beam((1,), .9), Beam((1,), .9), Beam((2,), .5), Beam((1,), .9), Beam((3,), .1)]
+  ids = lambda cfg: [beam.ids for beam in search._best(group, cfg)]
+  assert ids(BeamConfig(4, 4, distinct=True)) == [(1,), (2,), (3,), (1,)]
+  assert ids(BeamConfig(4, 4)) == [(1,), (1,), (1,), (2,)]
+
+
+def test_limits_end_a_search():
+  calls = []
+  long = search.step_beam_search(numbered(calls), constant, [[9]],
+                                 BeamConfig(2, 2, max_new_tokens=2))
+  assert len(calls) == 2 and all(beam.ended and len(beam.ids) == 2 for beam in long[0])
+  calls.clear()
+  short = search.step_beam_search(numbered(calls), constant, [[9]], BeamConfig(2, 2, max_steps=1))
+  assert len(calls) == 1 and not any(beam.ended for beam in short[0])
+
+
+@pytest.mark.parametrize("candidates, beams", [(5, 2), (4, 0), (0, 1)])
+def test_sizes_that_do_not_fit_are_refused(candidates, beams):
+  with pytest.raises(ConfigError, match=f"candidates = {candidates} with beams = {beams}"):
+    BeamConfig(candidates, beams)
+
+
 @functools.cache
 def params():
   """Far from uniform."""
@@ -135,3 +159,12 @@ def test_steps_of_the_engine_join_to_the_greedy_response(step_end):
   assert [list(group[0].ids) for group in found] == expected
   assert any(ids[-1] == END for ids in expected) and any(len(ids) == 12 for ids in expected)
   assert max(lengths) == 3 and (min(lengths) < 3 or not step_end)
+
+
+def test_steps_have_noise_of_their_own_and_searches_repeat():
+  cfg = SamplerConfig(max_new_tokens=1, stop_ids=(END,), pad_id=PAD)
+  engine = search.engine_generator(params(), jax.random.key(0), Sampling.of(1.5), model=MODEL,
+                                   cfg=cfg)
+  first, again, second = (engine([[5, 6]], 64, step) for step in (0, 0, 1))
+  assert first == again and first != second
+  assert len({one.ids[0] for one in first}) > 2

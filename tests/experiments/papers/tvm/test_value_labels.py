@@ -1,4 +1,4 @@
-"""Labels of value models, worked out by hand."""
+"""Labels of value models: worked out by hand, and without bias on walks whose value is known."""
 
 import unittest.mock
 
@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.papers.tvm import walks
 from experiments.papers.tvm.value_labels import prefix_value_labels
 from jaxrl_llm.ops import masked
 
@@ -69,3 +70,51 @@ WRONG = [outcomes, forgets_the_parent, before_the_token, of_the_others]
 def test_the_hand_rejects(wrong):
   with pytest.raises(AssertionError):
     np.testing.assert_allclose(golden(wrong), EXPECTED, atol=1e-7)
+
+
+def drawn(case, prompt, draws, size, seed):
+  """Rows [draws * size, PROMPT + response] of one prompt, sampled with numpy."""
+  rng = np.random.default_rng(seed)
+  rows, probs = draws * size, walks.step_probabilities(case)
+  digits = (rng.random((rows, case.steps, 1)) > np.cumsum(probs, 1)).sum(-1)
+  total = (prompt[2:].sum() + digits.sum(1)) % 10
+  total = np.where(rng.random(rows) < case.slip, (total + rng.integers(1, 10, rows)) % 10, total)
+  end = [np.full(rows, walks.EQUALS), total, np.full(rows, walks.END)]
+  return np.column_stack([np.tile(prompt, (rows, 1)), digits, *end]).astype(np.int32)
+
+
+def largest_deviation(labels) -> float:
+  """Of the mean label over 200 groups from V, in standard errors, over prefixes of 1 or 2 tokens.
+
+  The standard error is exact: that of a mean of n rows is sqrt(V (1 - V) / n).
+  """
+  case, draws, size = walks.Walk(steps=3, bias=0.3, slip=0.2), 200, 64
+  prompt = walks.prompts(False)[40]
+  tokens = drawn(case, prompt, draws, size, 0)
+  found = np.asarray(labels(jnp.asarray(tokens), jnp.full(len(tokens), tokens.shape[1]),
+                            jnp.asarray(walks.rewards(case, tokens), jnp.float32),
+                            jnp.repeat(jnp.arange(draws), size)), np.float64)
+  exact, group = walks.exact_values(case, tokens), np.repeat(np.arange(draws), size)
+  worst, seen = 0.0, 0
+  for length in (1, 2):
+    column = walks.PROMPT + length - 1
+    for prefix in np.unique(tokens[:, walks.PROMPT:column + 1], axis=0):
+      rows = np.flatnonzero((tokens[:, walks.PROMPT:column + 1] == prefix).all(1))
+      groups, first, count = np.unique(group[rows], return_index=True, return_counts=True)
+      value = exact[rows[0], column]
+      error = np.sqrt((value * (1 - value) / count).sum()) / len(groups)
+      worst = max(worst, abs(found[rows[first], column].mean() - value) / error)
+      seen += 1
+  assert seen == 110, "every digit, and every pair of digits"
+  return worst
+
+
+@pytest.mark.slow
+def test_labels_are_unbiased():
+  assert largest_deviation(prefix_value_labels) < 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [forgets_the_parent, before_the_token])
+def test_bias_is_noticed(wrong):
+  assert largest_deviation(wrong) > 4

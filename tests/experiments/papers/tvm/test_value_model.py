@@ -10,7 +10,7 @@ import pytest
 from experiments.papers.tvm import value_model
 from experiments.papers.tvm.value_model import ValueLoss
 from jaxrl_llm import parallel
-from jaxrl_llm.config import MeshConfig, ModelConfig
+from jaxrl_llm.config import ConfigError, MeshConfig, ModelConfig
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import sft_loss
 from jaxrl_llm.objective.row_stats import row_stats
@@ -121,3 +121,14 @@ def test_training_finds_the_share_of_right_rows(link):
   np.testing.assert_allclose(scorer([tokens[0].tolist(), tokens[0, :3].tolist(), [5]])[:2], 0.75,
                              atol=0.02)
   assert np.isfinite(jax.tree.leaves(start)[0]).all()
+
+
+def test_a_scorer_reads_the_last_column_of_each_row():
+  rows = [TOKENS[i, :n].tolist() for i, n in enumerate(LENGTH)]
+  expected = values()[np.arange(4), LENGTH - 1]
+  np.testing.assert_allclose(value_model.make_scorer(params(), MODEL)(rows), expected, rtol=1e-5)
+
+
+def test_an_unknown_link_is_refused():
+  with pytest.raises(ConfigError, match="link = 'relu': allowed are identity, sigmoid"):
+    ValueLoss("relu")

@@ -57,6 +57,19 @@ def test_the_list_rejects(wrong):
   assert not agrees(CASE, wrong)
 
 
+def test_a_score_is_the_value_after_the_last_token():
+  rows, _ = listed(CASE, walks.prompts(True)[7])
+  values = walks.exact_values(CASE, rows)
+  cut = [row[:walks.PROMPT + n].tolist() for n, row in enumerate(rows[1234:1240])]
+  np.testing.assert_array_equal(walks.exact_score(CASE, cut), [
+      values[1234 + n, walks.PROMPT + n - 1] for n in range(6)])
+
+
+def test_halves_of_the_prompts_share_none():
+  halves = [set(map(tuple, walks.prompts(held_out))) for held_out in (False, True)]
+  assert not halves[0] & halves[1] and len(halves[0] | halves[1]) == 1040
+
+
 def test_the_engine_samples_the_stated_probabilities():
   """Shares of the digits, and of right answers for each missing rest, within 4 standard errors."""
   model, prompts = walks.WalkSampler(CASE), walks.prompts(False)[:64]

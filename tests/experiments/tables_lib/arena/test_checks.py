@@ -21,6 +21,10 @@ def test_all_checks_of_a_lab_hold():
   assert "holds ages 0 to 64" in text
 
 
+def test_a_policy_that_remembers_samples_its_first_return():
+  assert abs(checks.sampled_return(Setting(length=16, policy="gru")).errors) < checks.ERRORS
+
+
 def _ended_rows_walk_on(automaton, index, uniforms, live):
   following, _ = rows_after(automaton, index, uniforms, live)
   return following, live
@@ -104,3 +108,16 @@ def test_a_users_task_is_one_by_its_name():
   begin = runs.start(0, Setting(task="coin", length=8))
   assert float(begin.first_return) == pytest.approx(0.975 ** 8, rel=1e-5)
   assert float(begin.optimum) == 1.0
+
+
+@pytest.mark.parametrize("wrong, said", [
+    ({"starts": jnp.ones(3) / 3}, r"starts has the shape \(3,\)"),
+    ({"branch": jnp.zeros((2, 4), jnp.int32)}, "give both or neither"),
+    ({"end": jnp.zeros((2, 4), bool), "state_rewards": jnp.ones(2)}, "state_rewards with end"),
+])
+def test_a_wrong_automaton_is_blamed_on_its_task(wrong, said):
+  right = arena.Automaton(jnp.zeros((2, 4), jnp.int32), jnp.zeros((2, 4)), None, None,
+                          jnp.array([1.0, 0.0]), jnp.zeros((2, 4)))
+  arena.task("wrong")(lambda key, length: right._replace(**wrong))
+  with pytest.raises(ConfigError, match=f"automaton 'wrong'.*{said}"):
+    automata.make("wrong", jax.random.key(0), 8)

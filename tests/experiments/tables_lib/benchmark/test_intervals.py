@@ -24,6 +24,12 @@ def test_maj_at_k(keys, correct, value):
   assert maj_at_k(list(keys), correct) == value
 
 
+def test_vote_over_raw_counts_of_correct_would_be_caught():
+  """Five wrong answers that all differ lose against two equal right ones."""
+  assert maj_at_k(list("abcderr"), [0] * 5 + [1] * 2) == 1.0
+  assert np.mean([0] * 5 + [1] * 2) < 0.5
+
+
 quick_interval = functools.partial(bootstrap_interval, resamples=120)
 
 
@@ -48,6 +54,13 @@ def test_an_interval_over_samples_as_if_all_were_independent_does_not_cover():
   assert coverage(lambda x: quick_interval(x.reshape(-1))) < 0.8
 
 
+def test_interval_of_lower_level_lies_within():
+  data = simulated(np.random.default_rng(0), 30, 4)
+  wide, narrow = bootstrap_interval(data), bootstrap_interval(data, level=0.5)
+  assert wide[0] < narrow[0] < data.mean() < narrow[1] < wide[1]
+  assert bootstrap_interval(data) == wide != bootstrap_interval(data, seed=1)
+
+
 def test_missing_samples_are_left_out():
   data = np.array([[1.0, np.nan, 1.0], [1.0, 1.0, np.nan], [np.nan] * 3])
   assert bootstrap_interval(data) == wilson_interval(2, 2)
@@ -64,3 +77,10 @@ def test_no_problem_right_has_an_interval_all_the_same():
     assert wilson_interval(0, count)[0] == 0.0 and wilson_interval(count, count)[1] == 1.0
   low, high = wilson_interval(8, 10)
   assert (low, high) == (pytest.approx(0.4902, abs=1e-4), pytest.approx(0.9433, abs=1e-4))
+
+
+def test_interval_refuses():
+  with pytest.raises(ValueError, match="level = 1"):
+    bootstrap_interval(np.ones(2), level=1)
+  with pytest.raises(ValueError, match=r"\[P, n\]"):
+    bootstrap_interval(np.ones((2, 2, 2)))

@@ -35,7 +35,7 @@ class MoE(nnx.Module):
     self.down = weight(rngs, (experts, inner, width), ("experts", "mlp", "embed"), down_std(cfg))
 
   def __call__(self, x, constrain, replayed=None):
-    """Returns (output [R, S, D], this router's k most likely experts of each token [R, S, k] int32).
+    """Returns (output [R, S, D], the k most likely experts of each token [R, S, k] int32).
 
     Args:
       x: [R, S, D].

@@ -100,7 +100,7 @@ def test_stacked_layers_with_a_window():
   log_probs = np.asarray(jax.nn.log_softmax(hidden @ model.head(params)))
   of_next = np.take_along_axis(log_probs[:, :-1], rollout.tokens[:, 1:, None], -1)[..., 0]
   np.testing.assert_allclose(rollout.behavior_log_probs[:, 1:], of_next * rollout.mask[:, 1:],
-                             atol=1e-5)
+                             atol=4e-5)
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def difference(window: int, block: int = BLOCK) -> float:
 
 @pytest.mark.parametrize("window", [1, 5, BLOCK // 2 + 3, BLOCK, BLOCK + 1, 2 * BLOCK])
 def test_the_kernel_s_comparison_sees_windows(window, monkeypatch):
-  assert difference(window) < 1e-6
+  assert difference(window) < 4e-6
   monkeypatch.setattr(live_attention, "live_rows", rows_of_a_window(1))
   assert (difference(window) > live_comparison.LARGEST) == (window < 2 * BLOCK)
   live_comparison.difference.cache_clear()

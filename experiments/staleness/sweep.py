@@ -56,7 +56,7 @@ METHODS = {
     "MinPRO": Method("minpro"),
     "CTPO": Method("ctpo", PREFIX),
     "full sequence": Method("seq_is"),
-    "CISPO, bounds of GRPO": Method("cispo", ("--config.estimator.clip_low=0.2",
+    "CISPO bounds of GRPO": Method("cispo", ("--config.estimator.clip_low=0.2",
                                               "--config.estimator.clip_high=0.2")),
     "KPop": Method("kpop"),
     "IPO": Method("ipo"),

@@ -57,7 +57,7 @@ METHODS = {
     "CTPO": Method("ctpo", PREFIX),
     "full sequence": Method("seq_is"),
     "CISPO bounds of GRPO": Method("cispo", ("--config.estimator.clip_low=0.2",
-                                              "--config.estimator.clip_high=0.2")),
+                                             "--config.estimator.clip_high=0.2")),
     "KPop": Method("kpop"),
     "IPO": Method("ipo"),
     "DPPO-TV": Method("dppo_tv"),

@@ -113,7 +113,7 @@ def row_stats(params, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, mo
     out = out.replace(values=fed.back(model.values(params, hidden)))
   out = jax.tree.map(_at_the_predicted_token, out)
   if "routing" in stats:
-    out = out.replace(**_routing(*likely, sharing.get("replayed")))
+    out = out.replace(**_routing(likely[0], sharing.get("replayed")))
   if "mtp_log_probs" not in stats:
     return out
   _check_ahead(distribution, bins)

@@ -133,8 +133,8 @@ def with_a_tool(_):
 
 
 def with_redraws(_):
-  """With experts, a pruned vocabulary, rollouts that are sampled ahead, and a second reward; by
-  pass@k.
+  """With experts that are replayed, a pruned vocabulary, rollouts that are sampled ahead, and a
+  second reward; by pass@k.
   """
   @rewards.register("brief")
   def brief(problem, completion, cfg):
@@ -142,6 +142,7 @@ def with_redraws(_):
 
   return tiny(2, dynamic_sampling={"enabled": True, "max_draws": 100},
               model={"num_experts": 4, "experts_per_token": 2}, vocabulary={"min_p": 0.01},
+              rollout={"routing": True, "prompts": 8, "group_size": 4},
               updates={"staleness": 1, "overlap": True}, mesh={"rollout": 4},
               estimator={"name": "m2po"}, advantage={"name": "pass_k"},
               reward={"name": "task,brief"}, kl={"coef": 0.1, "place": "reward"},

@@ -7,8 +7,9 @@ r"""The gap between a sampler's numerics and the trainer's on SmolLM2, by the to
 Nothing is trained. Each sampler writes worked answers at temperature 1 (some 12,000 tokens a
 batch); the float32 network scores them. With --numerics the figures of these samplers are measured
 and stored in mismatch.json; without it the page's part and mismatch.png are drawn from all
-that are there. d = log p_trainer - log p_sampler of the sampled token, in nats. A token is pruned
-by min_p where its probability is below min_p times the largest one (arXiv 2512.23087).
+that are there. With --out=runs/again all of that goes there, and what differs from the committed
+figures is printed. d = log p_trainer - log p_sampler of the sampled token, in nats. A token is
+pruned by min_p where its probability is below min_p times the largest one (arXiv 2512.23087).
 """
 
 import argparse
@@ -23,10 +24,10 @@ import matplotlib
 import numpy as np
 
 from experiments.commands import cache
+from experiments.smollm2 import measurement
 from experiments.smollm2.checkpoint import checkpoint
 from experiments.smollm2.config_files import recipe
 from experiments.tables_lib.benchmark import loading
-from experiments.tables_lib.page_parts import replace_part
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import parallel
 from jaxrl_llm.ops.token_stats import scaled_logits
@@ -35,8 +36,7 @@ from jaxrl_llm.runs.rollout_batch import iteration_key, next_prompts
 from jaxrl_llm.types import Sampling
 from jaxrl_llm.wiring.loop import make_source
 
-HERE = Path(__file__).parent
-RESULTS, NAME = HERE / "mismatch.json", "experiments/smollm2/mismatch.py"
+NAME = "mismatch"
 NUMERICS = {
     "float32": {},
     "bfloat16": {"dtype": "bfloat16"},
@@ -48,10 +48,10 @@ MIN_P = {"e^-13": float(np.exp(-13)), "1e-4": 1e-4, "1e-3": 1e-3, "0.01": 0.01, 
 PROMPTS, GROUP, NEW, PIECE = 16, 8, 96, 8  # rows of PIECE are scored together
 
 
-def sampler_config(options: dict) -> config_lib.Config:
+def sampler_config(options: dict, prompts: int = PROMPTS) -> config_lib.Config:
   """Returns the config of a sampler with these options of the rollout, and the chains' prompts."""
   values = recipe("smollm2_chains")
-  values.rollout.update(prompts=PROMPTS, group_size=GROUP, max_new_tokens=NEW, **options)
+  values.rollout.update(prompts=prompts, group_size=GROUP, max_new_tokens=NEW, **options)
   values.updates.update(token_budget=0, shared_prompts=False)
   values.model.scan_layers = False
   return config_lib.from_dict(values)
@@ -85,19 +85,19 @@ def scorer(model):
   return score
 
 
-def tokens_of(name: str, batches: int) -> dict[str, np.ndarray]:
+def tokens_of(name: str, batches: int, prompts: int = PROMPTS) -> dict[str, np.ndarray]:
   """Returns, of each sampled token: log-prob of the sampler and of float32, the largest of float32,
   and the mass pruned by each of MIN_P.
   """
-  built, params = loading.load_directory(checkpoint(), sampler_config(NUMERICS[name]))
+  built, params = loading.load_directory(checkpoint(), sampler_config(NUMERICS[name], prompts))
   source = make_source(built.cfg, built.task, built.sampler)
   score, parts = scorer(built.learner.model), []
   with contextlib.closing(built.sampler):
     prepared = built.sampler.prepare(params)
     for batch in range(batches):
-      _, prompts = next_prompts(source, batch)
+      _, problems = next_prompts(source, batch)
       rollout, _ = built.sampler.sample(prepared,
-                                        parallel.to_global(prompts, built.sampler.mesh),
+                                        parallel.to_global(problems, built.sampler.mesh),
                                         iteration_key(source.seed, batch), Sampling.of(1.0))
       host = jax.device_get(rollout)
       columns = host.prompt_length[:, None] + np.arange(NEW)
@@ -189,17 +189,19 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--numerics", default="", help=f"of {', '.join(NUMERICS)}")
-  parser.add_argument("--batches", type=int, default=4, help="of 128 completions (default 4)")
+  parser.add_argument("--batches", type=int, default=4, help="of --prompts (default 4)")
+  parser.add_argument("--prompts", type=int, default=PROMPTS,
+                      help=f"of a batch, {GROUP} completions each (default {PROMPTS})")
+  measurement.add_out(parser)
   arguments = parser.parse_args()
   cache.keep_programs()
-  results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+  stored = arguments.out / f"{NAME}.json"
+  results = json.loads(stored.read_text()) if stored.exists() else {}
   for name in filter(None, arguments.numerics.split(",")):
-    results[name] = summary(tokens_of(name, arguments.batches))
-    ordered = {key: results[key] for key in NUMERICS if key in results}
-    RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")
-  results = json.loads(RESULTS.read_text())
-  replace_part(HERE / "README.md", NAME, text(results))
-  draw(results, HERE / "mismatch.png")
+    results[name] = summary(tokens_of(name, arguments.batches, arguments.prompts))
+    measurement.store({key: results[key] for key in NUMERICS if key in results}, NAME,
+                      arguments.out)
+  measurement.write(NAME, text, draw, arguments.out)
 
 
 if __name__ == "__main__":

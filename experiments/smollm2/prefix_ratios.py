@@ -3,12 +3,14 @@ r"""How far log-ratios add up along a completion of SmolLM2, between policies so
   python experiments/main.py --config=configs/smollm2_chains.py --workdir=runs/chains \
       --config.checkpoint.every=4 --config.checkpoint.keep=11
   python experiments/smollm2/prefix_ratios.py --workdir=runs/chains
+  python experiments/smollm2/prefix_ratios.py --workdir=runs/chains --out=runs/again
   python experiments/smollm2/prefix_ratios.py
 
 The policy of iteration 0, after the warm start, samples worked answers (some 57 tokens); later
 policies score them. L_t is the sum of the first t log-ratios. With --workdir the figures are
 measured and stored in prefix_ratios.json; without it the page's part and prefix_ratios.png are
-drawn from that file. Dropped: tokens to whose log-prob an estimator gives no gradient, the mean of
+drawn from that file. With --out all of that goes there, and what differs from the committed figures
+is printed. Dropped: tokens to whose log-prob an estimator gives no gradient, the mean of
 both signs of the advantage.
 """
 

@@ -27,6 +27,7 @@ SCREENING, SEEDS = 100, (0, 1, 2, 3, 4)
 AGES = {8: 45, 32: 60}  # iterations of a run at each staleness
 STEPS = ("3e-5", "1e-4", "3e-4", "1e-3")
 PRIMARY = 8  # the staleness at which claims are made
+NARROW = "CISPO bounds of GRPO"
 REFERENCE = "GRPO"  # what every method is compared with
 STARTED = 0.1  # sampled accuracy below which a warm start has not learnt the task
 # No weight between the policy that sampled and the anchor is left, if they are the same.
@@ -56,14 +57,15 @@ METHODS = {
     "MinPRO": Method("minpro"),
     "CTPO": Method("ctpo", PREFIX),
     "full sequence": Method("seq_is"),
-    "CISPO bounds of GRPO": Method("cispo", ("--config.estimator.clip_low=0.2",
-                                             "--config.estimator.clip_high=0.2")),
+    NARROW: Method("cispo", ("--config.estimator.clip_low=0.2",
+                             "--config.estimator.clip_high=0.2")),
     "KPop": Method("kpop"),
     "IPO": Method("ipo"),
     "DPPO-TV": Method("dppo_tv"),
     "decoupled PPO": Method("decoupled_ppo", anchor=""),
     "IcePop": Method("icepop", anchor=""),
 }
+WINDOWS = ("CISPO", "GRPO", NARROW, "no ratio")  # of the page's answer on CISPO's window
 HEADER = ("staleness", "method", "learning rate", *accuracy.SAMPLED_HEADER)
 VERDICT_HEADER = ("interval, Holm-corrected", "p", "seeds of this sign", "this page alone")
 
@@ -179,12 +181,30 @@ def progress(results: dict[str, dict]) -> str:
                  f"{', '.join(map(str, dead))}." if dead else "")
 
 
+def window_answer(results: dict[str, dict]) -> str:
+  """Returns CISPO with GRPO's bounds beside CISPO, GRPO and no ratio, at the primary staleness: the
+  means over seeds by each measure, and the difference to CISPO paired by seed, uncorrected; no rows
+  before all four have seeds.
+  """
+  seeds = {name: group for (age, name, _), group in compared(results).items() if age == PRIMARY}
+  rows = []
+  for name_of_measure, read in accuracy.MEASURES.values() if seeds.keys() >= {*WINDOWS} else ():
+    values = {name: {seed: read(result["measured"]) for seed, result in seeds[name].items()}
+              for name in WINDOWS}
+    gap = statistics.bootstrap(statistics.paired(values[NARROW], values["CISPO"]))
+    rows.append((name_of_measure, *(f"{np.mean(list(of.values())):.2f}" for of in values.values()),
+                 f"{gap.mean:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"))
+  header = ("sampled accuracy", *WINDOWS, f"{NARROW} minus CISPO, paired, 95 %")
+  return tables.markdown_table(header, rows)
+
+
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md, and the figure."""
   page, groups = folder / "README.md", compared(results)
   rows = [(*key, *accuracy.sampled_row(list(seeds.values()))) for key, seeds in groups.items()]
   page_parts.replace_part(page, "sweep.py, comparison", page_parts.narrow_tables(HEADER, rows, 2)
                       + progress(results) + sweeps.made_at(results))
+  page_parts.replace_part(page, "sweep.py, window", window_answer(results))
   page_parts.replace_part(page, "sweep.py, verdicts", verdicts(results, "mean"))
   page_parts.replace_part(page, "sweep.py, verdicts at the end", verdicts(results, "end"))
   page_parts.replace_part(page, "sweep.py, screening",

@@ -27,7 +27,7 @@ def expert_load(routing: Int[Array, "N R S k"], mask: Bool[Array, "R S"] | Int[A
 def replaced_experts(routing: Int[Array, "N R S k"], likely: Int[Array, "N R S k"],
                      mask: Bool[Array, "R S"] | Int[Array, "R S"]) -> Mean:
   """Returns the share of the experts that tokens were sent to and that are not among the router's
-  own k; 0 without routing replay.
+  own k.
 
   Args:
     routing, likely: [N, R, S, k] int32, the experts that served, and the router's choice.

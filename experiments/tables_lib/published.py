@@ -6,6 +6,7 @@ notebook calls, `show` and `live`, needs IPython.
 
 import dataclasses
 import functools
+import importlib.util
 import json
 import operator
 import re
@@ -140,6 +141,8 @@ class Table:
     fast: flags with JAXRL_FAST=1; there are none without.
     page: the page with the committed table, between comments or as the full file.
     numbers, runs: of the short version that have a committed counterpart.
+    parts: of the page that are shown, with the figures of these names; empty: all.
+    needs: modules without which `live` only says to run `install`.
   """
 
   folder: str
@@ -149,6 +152,9 @@ class Table:
   page: str = "README.md"
   numbers: tuple[Number, ...] = ()
   runs: Runs | None = None
+  parts: tuple[str, ...] = ()
+  needs: tuple[str, ...] = ()
+  install: str = ""
 
   @property
   def path(self) -> Path:
@@ -167,7 +173,13 @@ class Table:
 
   def figures(self) -> list[Path]:
     """Returns the committed figures."""
-    return sorted([*self.path.glob("*.png"), *self.path.glob("results/*.png")])
+    shown = {Path(name).stem for name in self.parts}
+    return sorted(path for path in (*self.path.glob("*.png"), *self.path.glob("results/*.png"))
+                  if not shown or path.stem in shown)
+
+  def missing(self) -> list[str]:
+    """Returns the modules that the short version needs and that are not installed."""
+    return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
   def committed(self) -> str:
     """Returns the committed tables, in Markdown; what a page says around them stays there."""
@@ -175,7 +187,7 @@ class Table:
       return f"{self.folder} has no committed table yet."
     text = (self.path / self.page).read_text()
     return "\n\n".join(split(text, name, self.page)[1].strip("\n")
-                       for name in page_parts.names(text)) or text
+                       for name in self.parts or page_parts.names(text)) or text
 
   def comparison(self) -> str:
     """Returns the table of the claims and their counterparts here, in Markdown."""
@@ -214,13 +226,16 @@ def show(table: Table) -> None:
 
 def live(table: Table) -> None:
   """Runs the table's commands at notebook size, showing what they print, their figures, and their
-  numbers next to the committed ones.
+  numbers next to the committed ones. Without a module that they need it says what to install.
 
   Raises:
     SystemExit: a command failed; the message has its last line.
   """
   from IPython.display import Image, Markdown, display
 
+  if missing := table.missing():
+    print(f"{', '.join(missing)} not installed. Fix: {table.install}")
+    return
   out = fresh(Path(table.folder).name)
   for command in table.commands(out):
     print("python", *command[1:])

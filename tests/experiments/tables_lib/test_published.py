@@ -1,5 +1,7 @@
 """A claim beside its committed number, and the commands that make a short version of a table."""
 
+import dataclasses
+
 import pytest
 
 from experiments.tables_lib import checkout, published
@@ -85,3 +87,22 @@ def test_the_short_version_runs_the_commands(root, monkeypatch, capsys):
   with pytest.raises(SystemExit, match="because"):
     published.live(table)
   assert "\n1\n" in capsys.readouterr().out
+
+
+def test_without_a_package_the_cell_says_what_to_install(root, capsys):
+  """With it the command is started; here there is no such file."""
+  table = Table("x", (), ("no_such_file.py",), needs=("json", "no_such_module"), install="pip it")
+  published.live(table)
+  assert capsys.readouterr().out == "no_such_module not installed. Fix: pip it\n"
+  with pytest.raises(SystemExit, match="no_such_file"):
+    published.live(dataclasses.replace(table, needs=("json",)))
+
+
+def test_some_parts_of_a_page_are_shown_with_their_figures(root):
+  (root / "x" / "run.png").write_bytes(b"")
+  table = Table("x", (), ())
+  assert "4 of 5" in table.committed() and "First" in table.committed()
+  assert [path.name for path in table.figures()] == ["curve.png", "run.png"]
+  some = dataclasses.replace(table, parts=("run.py",))
+  assert "4 of 5" in some.committed() and "First" not in some.committed()
+  assert [path.name for path in some.figures()] == ["run.png"]

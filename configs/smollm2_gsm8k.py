@@ -7,7 +7,8 @@ r"""SmolLM2-135M-Instruct on GSM8K: worked answers, on a laptop.
 
 The first command fetches the problems from the Hugging Face hub, the second reads files of the
 published columns `question` and `answer`. Any preset runs; `lora` is grpo on adapters.
-Not trained to an end here: it shows that the path works, ten problems at a time.
+It shows that the path works, ten problems at a time; the model itself solves 1 of 200 test problems
+by a sample, and three iterations teach it nothing (experiments/smollm2/README.md).
 """
 
 from experiments.smollm2.checkpoint import checkpoint

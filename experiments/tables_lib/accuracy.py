@@ -198,8 +198,3 @@ def row(runs: Sequence[dict]) -> tuple[str, ...]:
   return (interval(final), interval(best), interval(accuracy.mean(1)),
           f"{sum(map(bool, collapsed))} of {len(runs)}", interval(entropy),
           interval(norm), interval(100 * dropped))
-
-
-def best_to_final(run: dict) -> str:
-  """Returns "0.99 -> 0.07" for a run."""
-  return f"{max(run['accuracy']):.2f} -> {run['accuracy'][-1]:.2f}"

@@ -19,14 +19,18 @@ ANSWER = re.compile(r"Answer: (-?\d+)\.?\s*\Z")
 SMALLEST, LARGEST = 1, 99  # values on the way
 
 
-def _step(rng: np.random.Generator, value: int) -> tuple[str, str, int]:
-  """Returns a step in words, its line in the worked answer, and the value after it."""
+def _step(rng: np.random.Generator, value: int, change: int) -> tuple[str, str, int]:
+  """Returns a step in words, its line in the worked answer, and the value after it.
+
+  Args:
+    change: the most that it adds or subtracts.
+  """
   steps = []
   if value < LARGEST:
-    more = int(rng.integers(1, min(20, LARGEST - value) + 1))
+    more = int(rng.integers(1, min(change, LARGEST - value) + 1))
     steps.append((f"Add {more}.", f"{value} + {more}", value + more))
   if value > SMALLEST:
-    less = int(rng.integers(1, min(20, value - SMALLEST) + 1))
+    less = int(rng.integers(1, min(change, value - SMALLEST) + 1))
     steps.append((f"Subtract {less}.", f"{value} - {less}", value - less))
   if 2 * value <= LARGEST:
     steps.append(("Double it.", f"{value} * 2", 2 * value))
@@ -39,6 +43,7 @@ class ChainsKeys:
   """Config keys of the task `chains`."""
 
   steps: int = option(4, "steps of a problem, each a line of its worked answer", low=1, high=16)
+  change: int = option(20, "the most that a step adds or subtracts", low=1, high=20)
 
 
 @register.task("chains", ChainsKeys)
@@ -49,7 +54,7 @@ class Chains(Procedural):
     value = int(rng.integers(5, 50))
     words, lines = [f"Start with {value}."], []
     for _ in range(self.cfg.steps):
-      word, line, value = _step(rng, value)
+      word, line, value = _step(rng, value, self.cfg.change)
       words.append(word)
       lines.append(line)
     worked = "\n".join([*lines, f"Answer: {value}"])

@@ -1,5 +1,7 @@
 """The chains of the second SmolLM2 recipe, their worked answers and their reward."""
 
+import re
+
 import pytest
 
 from experiments.smollm2 import chains
@@ -9,8 +11,8 @@ from jaxrl_llm.tasks import make_task
 OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
 
 
-def task(steps, seed=0):
-  return make_task(TaskConfig("chains", given=(("steps", steps),)), seed, 16,
+def task(steps, seed=0, **keys):
+  return make_task(TaskConfig("chains", given=(("steps", steps), *keys.items())), seed, 16,
                    limits=RolloutConfig(max_prompt_tokens=400, max_new_tokens=400))
 
 
@@ -33,6 +35,13 @@ def test_worked_answers_are_right_and_are_paid(steps):
     assert result(problem) == (steps, int(problem.answer))
     assert chains.SMALLEST <= int(problem.answer) <= chains.LARGEST
     assert asked.reward(problem, problem.demonstration).correct
+
+
+def test_a_step_adds_at_most_what_the_key_says():
+  changes = {most: max(int(number) for problem in task(5, change=most).heldout(64)
+                       for number in re.findall(r"(?:Add|Subtract) (\d+)", problem.prompt))
+             for most in (1, 9, 20)}
+  assert changes == {1: 1, 9: 9, 20: 20}
 
 
 def test_only_the_answer_at_the_end_is_paid():

@@ -65,7 +65,8 @@ METHODS = {
     "decoupled PPO": Method("decoupled_ppo", anchor=""),
     "IcePop": Method("icepop", anchor=""),
 }
-WINDOWS = ("CISPO", "GRPO", NARROW, "no ratio")  # of the page's answer on CISPO's window
+BEST = "CISPO"  # what the practitioner's other choices are compared with
+CHOICES = (BEST, "decoupled PPO", "DPPO-TV", "IcePop", "KPop", "IPO", REFERENCE, NARROW, "no ratio")
 HEADER = ("staleness", "method", "learning rate", *accuracy.SAMPLED_HEADER)
 VERDICT_HEADER = ("interval, Holm-corrected", "p", "seeds of this sign", "this page alone")
 
@@ -181,21 +182,25 @@ def progress(results: dict[str, dict]) -> str:
                  f"{', '.join(map(str, dead))}." if dead else "")
 
 
-def window_answer(results: dict[str, dict]) -> str:
-  """Returns CISPO with GRPO's bounds beside CISPO, GRPO and no ratio, at the primary staleness: the
-  means over seeds by each measure, and the difference to CISPO paired by seed, uncorrected; no rows
-  before all four have seeds.
+def choices(results: dict[str, dict]) -> str:
+  """Returns CHOICES beside CISPO at the primary staleness, those that have seeds: means over seeds
+  by each measure, and the differences to CISPO paired by seed, uncorrected.
   """
   seeds = {name: group for (age, name, _), group in compared(results).items() if age == PRIMARY}
   rows = []
-  for name_of_measure, read in accuracy.MEASURES.values() if seeds.keys() >= {*WINDOWS} else ():
-    values = {name: {seed: read(result["measured"]) for seed, result in seeds[name].items()}
-              for name in WINDOWS}
-    gap = statistics.bootstrap(statistics.paired(values[NARROW], values["CISPO"]))
-    rows.append((name_of_measure, *(f"{np.mean(list(of.values())):.2f}" for of in values.values()),
-                 f"{gap.mean:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"))
-  header = ("sampled accuracy", *WINDOWS, f"{NARROW} minus CISPO, paired, 95 %")
-  return tables.markdown_table(header, rows)
+  for name in CHOICES if BEST in seeds else ():
+    cells = []
+    for _, read in accuracy.MEASURES.values() if name in seeds else ():
+      values, best = ({seed: read(result["measured"]) for seed, result in seeds[one].items()}
+                      for one in (name, BEST))
+      gap = statistics.bootstrap(statistics.paired(values, best))
+      cells += [f"{np.mean(list(values.values())):.2f}", "" if name == BEST else
+                f"{gap.mean:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"]
+    if cells:
+      rows.append((name, str(len(seeds[name])), *cells))
+  header = (part for measure, _ in accuracy.MEASURES.values()
+            for part in (measure, f"minus {BEST}, paired, 95 %"))
+  return tables.markdown_table(("method", "seeds", *header), rows)
 
 
 def render(results: dict[str, dict], folder: Path) -> None:
@@ -204,7 +209,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
   rows = [(*key, *accuracy.sampled_row(list(seeds.values()))) for key, seeds in groups.items()]
   page_parts.replace_part(page, "sweep.py, comparison", page_parts.narrow_tables(HEADER, rows, 2)
                       + progress(results) + sweeps.made_at(results))
-  page_parts.replace_part(page, "sweep.py, window", window_answer(results))
+  page_parts.replace_part(page, "sweep.py, choices", choices(results))
   page_parts.replace_part(page, "sweep.py, verdicts", verdicts(results, "mean"))
   page_parts.replace_part(page, "sweep.py, verdicts at the end", verdicts(results, "end"))
   page_parts.replace_part(page, "sweep.py, screening",

@@ -9,8 +9,8 @@ about ratios and credit; any preset runs, and `lora` is grpo on adapters. It beg
 640 worked answers, which the model does not write by itself: then .25 of the sampled answers are
 right (512 of 128 held-out problems; .40 of the greedy ones; after 384 worked answers .12 and .23).
 Not trained to an end: no rate that was tried showed a gain beyond the noise of 64 answers, some .1,
-in so few iterations (one run each; rewards by iteration). 3e-5 forgot sums in three updates (.33 .22
-.03 .00); 1e-5 after a warm-up of four: .33 .22 .20 .36 .19 .20 .31 .13 .34. With smaller sums
+in so few iterations (one run each; rewards by iteration). 3e-5 forgot sums in three updates: .33
+.22 .03 .00. 1e-5 after a warm-up of four: .33 .22 .20 .36 .19 .20 .31 .13 .34. With smaller sums
 (task.change=9), the same problems in both: 2e-5 after a warm-up of six .33 .48 .30 .17 .22 .11 .28
 .38 .20; 5e-6 after four .33 .48 .31 .22 .23 .16 .25 .39 .45 .48. After six updates of the last one
 the right answers of its first batch were 1.0 nats likelier beside the wrong ones than at the start,

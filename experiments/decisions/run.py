@@ -20,6 +20,7 @@ from experiments.commands import saved
 from experiments.report.run_folder import RunFolder, read_run
 from experiments.tables_lib import decisions
 from experiments.tables_lib.decisions import Case, Rules
+from experiments.tables_lib.mistakes import mistakes_of
 from experiments.tables_lib.page_parts import narrow_tables, replace_part
 from jaxrl_llm.reporting.tables import MISSING
 from jaxrl_llm.reporting.writers import write_atomically
@@ -88,8 +89,8 @@ def _shown(run: RunFolder) -> list[int]:
 
 def _mistakes(task, run: RunFolder, iteration: int) -> list[tuple]:
   """Returns (mistakes, characters) of each completion of an iteration's rollouts."""
-  return [(task.mistakes(Problem(row["prompt"], ""), row["completion"]), len(row["completion"]))
-          for row in run.rollouts(iteration)]
+  return [(mistakes_of(task, Problem(row["prompt"], ""), row["completion"]),
+           len(row["completion"])) for row in run.rollouts(iteration)]
 
 
 def policy_row(name: str, measured: dict) -> tuple:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_llm.reporting.reader import read_json, read_metrics
-from jaxrl_llm.store.files import rollout_files, rollout_part, rollout_path, rollout_paths
+from jaxrl_llm.store.files import rollout_files, rollout_part, rollout_path
 from jaxrl_llm.store.folders import path_of
 
 
@@ -48,7 +48,8 @@ class RunFolder:
     Raises:
       RunError: a file is missing or damaged.
     """
-    paths = rollout_paths(self.workdir, iteration) or [rollout_path(self.workdir, iteration)]
+    none = [rollout_path(self.workdir, iteration)]  # what is missing is named in the error
+    paths = rollout_files(self.workdir).get(iteration, none)
     from experiments.report.rollout_rows import read_rollouts  # most readers read metrics only
     return [row for path in paths for row in read_rollouts(path)]
 

@@ -8,8 +8,7 @@ RL then has one thing to learn, and accuracy says how likely that token is. Meas
   mistakes   of the start's samples by eighth, and by kind with how often each is made later
   gain       mistakes that RL takes away from a completion, by eighth
 
-Mistakes are what a task says they are (`mistakes` of tasks/recurrence.py and arithmetic.py): steps
-that do not follow from the steps before them. Own derivation.
+Mistakes, in mistakes.py, are steps that do not follow from the steps before them. Own derivation.
 """
 
 import functools
@@ -22,11 +21,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
+from experiments.tables_lib.mistakes import Mistake
 from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.rollouts.sampler import prefill
 from jaxrl_llm.runs.rollout_batch import prompt_batch
-from jaxrl_llm.tasks.task_base import Mistake
 from jaxrl_llm.types import Params, Problem, PromptBatch, Sampling, Task
 
 EIGHTHS = 8

@@ -27,17 +27,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from experiments.tables_lib.mistakes import OTHER, Mistake
 from jaxrl_llm import register
 from jaxrl_llm.fields import option
 from jaxrl_llm.rollouts.environment import Continue, Stop, TurnEnvironment
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.procedural import Procedural
-from jaxrl_llm.tasks.task_base import Mistake
 from jaxrl_llm.types import STOP_TOKEN, STOP_TURNS, Problem, Reward
 
 DIGITS, CALL, LAG = "0123456789", "?", 4
 CONTEXTS_SEED = 7
-GUESS, NEEDLESS, MISUSED, SLIP, OTHER = "guess", "needless", "misused", "slip", "other"
+GUESS, NEEDLESS, MISUSED, SLIP = "guess", "needless", "misused", "slip"
 # Of each kind, (contexts, rate of the mistake in demonstrations); of MISUSED, (answers, rate).
 GUESSES = ((4, 0.5), (4, 0.15), (12, 0.03))
 NEEDLESS_CALLS = ((2, 0.5), (4, 0.15))

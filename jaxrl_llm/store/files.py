@@ -34,11 +34,6 @@ def rollout_path(workdir: str | os.PathLike, iteration: int, part: tuple[int, in
   return os.path.join(workdir, "rollouts", f"iteration_{iteration:05d}{of}{FACTS}")
 
 
-def rollout_paths(workdir: str | os.PathLike, iteration: int) -> list[str]:
-  """Returns the files that hold the rollouts of one iteration, in the order of the processes."""
-  return rollout_files(workdir).get(iteration, [])
-
-
 def rollout_part(path: str) -> tuple[int, int]:
   """Returns (which process, of how many) wrote a file of rollouts."""
   match = ROLLOUTS.fullmatch(os.path.basename(path))

@@ -17,7 +17,6 @@ import numpy as np
 
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.procedural import Procedural
-from jaxrl_llm.tasks.task_base import Mistake
 from jaxrl_llm.types import Problem, Reward
 
 OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
@@ -34,22 +33,6 @@ class ModularChain(Procedural):
     """Pays 1 if the text after the last equals sign is the answer, else 0."""
     correct = completion.rsplit("=", 1)[-1] == problem.answer
     return Reward(float(correct), correct)
-
-  def mistakes(self, problem: Problem, completion: str) -> list[Mistake]:
-    """Returns what goes wrong in a completion: a wrong guess at its first character, or the
-    characters that differ from the steps of the worked answer.
-    """
-    steps, value = ":" + problem.prompt[0], int(problem.prompt[0])
-    for sign, digit in zip(problem.prompt[1::2], problem.prompt[2::2], strict=True):
-      value = OPERATIONS[sign](value, int(digit)) % 10
-      steps += f"{sign}{digit}={value}"
-    if not completion.startswith(":"):
-      return [] if completion == f"={value}" else [Mistake(0, "guess")]
-    pairs = zip(completion, steps, strict=False)
-    error_places = [place for place, (text, right) in enumerate(pairs) if text != right]
-    # A wrong value is carried on, so that only the first difference is a mistake.
-    first = error_places[:1] or ([min(len(completion), len(steps))] if completion != steps else [])
-    return [Mistake(place, "step") for place in first]
 
   def longest_prompt(self) -> int:
     return 2 * self.cfg.num_terms - 1 if self.plain_characters else super().longest_prompt()

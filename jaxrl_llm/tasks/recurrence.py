@@ -30,14 +30,13 @@ import numpy as np
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.procedural import Procedural
-from jaxrl_llm.tasks.task_base import Mistake
 from jaxrl_llm.types import Problem, Reward
 
 DIGITS, LETTERS = "0123456789", "abcdefghij"
 CARELESS = "0bc34f67ij"  # by value, the notation that may be misread
 VALUES = {text: value for notation in (DIGITS, LETTERS) for value, text in enumerate(notation)}
 CONTEXTS_SEED = 7  # which contexts go wrong is the same for every run
-MISREAD, SLIP, OTHER = "misread", "slip", "other"
+MISREAD, SLIP = "misread", "slip"
 
 
 class Context(NamedTuple):
@@ -119,19 +118,6 @@ class Recurrence(Procedural):
   def next_value(self, history: str) -> int:
     """Returns the right value after a text."""
     return (VALUES[history[-1]] + VALUES[history[-self.cfg.lag]]) % 10
-
-  def mistakes(self, problem: Problem, completion: str) -> list[Mistake]:
-    """Returns the steps that do not follow from the values before them, by the kind of their
-    context. A text that is no value, or a wrong length, is the last that is looked at.
-    """
-    out, history = [], problem.prompt
-    for place, text in enumerate(completion[:self.cfg.steps]):
-      if text not in VALUES:
-        return [*out, Mistake(place, OTHER)]
-      if VALUES[text] != self.next_value(history):
-        out.append(Mistake(place, self.context_of(history).kind))
-      history += text
-    return out + [Mistake(len(completion), OTHER)] * (len(completion) != self.cfg.steps)
 
   def generate(self, rng: np.random.Generator) -> Problem:
     return self._problem(*self._sample_problem(rng))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from jaxrl_llm.config import ConfigError, RolloutConfig, TaskConfig
 from jaxrl_llm.registry import TASKS
@@ -13,18 +13,6 @@ from jaxrl_llm.types import Problem, Reward, Task
 TASK_METHODS = ("batch", "heldout", "render", "reward", "rewards", "longest_prompt",
                 "longest_demonstration", "demonstration", "demonstration_mask")
 KNOWN_PROMPTS = 4096  # prompts for which it is cached whether they open a thought
-
-
-class Mistake(NamedTuple):
-  """A step of a completion that does not follow from the steps before it.
-
-  Attributes:
-    place: of its character in the completion, from 0.
-    kind: mistakes that are learnt and unlearnt together, for tables.
-  """
-
-  place: int
-  kind: str
 
 
 @dataclasses.dataclass

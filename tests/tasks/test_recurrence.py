@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from experiments.tables_lib.mistakes import Mistake, mistakes_of
 from jaxrl_llm.config import TaskConfig
 from jaxrl_llm.tasks.recurrence import CARELESS, DIGITS, Recurrence
-from jaxrl_llm.tasks.task_base import Mistake
 from jaxrl_llm.types import Problem
 
 SIZES = {"mistake_contexts": (20, 30), "mistake_rates": (0.9, 0.2), "slips": 0.01}
@@ -41,7 +41,7 @@ def rates(planned: Recurrence) -> dict[str, float]:
       context = planned.context_of(text)
       met[context.kind] = met.get(context.kind, 0) + (context.rate > 0)
       text += written
-    for mistake in planned.mistakes(problem, problem.demonstration):
+    for mistake in mistakes_of(planned, problem, problem.demonstration):
       made[mistake.kind] = made.get(mistake.kind, 0) + 1
   return {kind: made.get(kind, 0) / met[kind] for kind in met if met[kind]}
 
@@ -60,7 +60,7 @@ def test_careless_operands_are_misread_and_careful_ones_not():
   share = np.mean([character in CARELESS for character in text])
   assert share == pytest.approx(0.6, abs=0.03)
   kinds = {mistake.kind for problem in planned.batch(0)
-           for mistake in planned.mistakes(problem, problem.demonstration)}
+           for mistake in mistakes_of(planned, problem, problem.demonstration)}
   assert kinds == {"misread"} and rates(planned) == {"misread": 1.0}
 
 
@@ -71,7 +71,7 @@ def test_a_mistake_is_named_once_and_what_follows_from_it_is_none():
   text = problem.answer[:3] + wrong
   text += continued((problem.prompt + text)[-4:], 20)
   assert text != problem.answer
-  assert [mistake.place for mistake in plain.mistakes(problem, text)] == [3]
-  assert plain.mistakes(problem, problem.answer[:9]) == [Mistake(9, "other")]
-  assert plain.mistakes(problem, "<pad>" + problem.answer) == [Mistake(0, "other")]
-  assert plain.mistakes(problem, problem.answer) == []
+  assert [mistake.place for mistake in mistakes_of(plain, problem, text)] == [3]
+  assert mistakes_of(plain, problem, problem.answer[:9]) == [Mistake(9, "other")]
+  assert mistakes_of(plain, problem, "<pad>" + problem.answer) == [Mistake(0, "other")]
+  assert mistakes_of(plain, problem, problem.answer) == []

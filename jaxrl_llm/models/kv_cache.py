@@ -27,10 +27,26 @@ class DecodingConfig(ModelConfig):
   Attributes:
     cache_dtype: dtype of the cache's keys and values; int8 as `held`.
     quantization: rollout.quantization where matrices are held as int8, else `none`.
+    fused: whether a layer holds its matrices of queries, keys and values as one, and those of gate
+      and up.
   """
 
   cache_dtype: str = "float32"
   quantization: str = "none"
+  fused: bool = False
+
+
+def decoding(cfg: ModelConfig, **changes) -> DecodingConfig:
+  """Returns the same shapes as a DecodingConfig, with these of its attributes."""
+  if isinstance(cfg, DecodingConfig):
+    return dataclasses.replace(cfg, **changes)
+  values = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(ModelConfig)}
+  return DecodingConfig(**values, **{"cache_dtype": cfg.compute_dtype, **changes})
+
+
+def is_fused(cfg: ModelConfig) -> bool:
+  """Returns whether layers hold fused matrices."""
+  return isinstance(cfg, DecodingConfig) and cfg.fused
 
 
 def dtype(cfg: ModelConfig) -> jnp.dtype:

@@ -148,10 +148,13 @@ class Attention(nnx.Module):
     self.cfg, self.window = cfg, kv_cache.windows(cfg)[layer]
     self.has_rope = layer not in cfg.no_rope_layers
     kv_shape, kv_axes = (width, cfg.num_kv_heads, size), ("embed", "kv_heads", "head_dim")
-    self.query = matrix(cfg, rngs, (width, cfg.num_heads, size), ("embed", "heads", "head_dim"),
-                        produced=2)
-    self.key = matrix(cfg, rngs, kv_shape, kv_axes, produced=2)
-    self.value = matrix(cfg, rngs, kv_shape, kv_axes, produced=2)
+    heads_axes = ("embed", "heads", "head_dim")
+    if kv_cache.is_fused(cfg):
+      self.fused = weight(rngs, (width, cfg.num_heads + 2 * cfg.num_kv_heads, size), heads_axes)
+    else:
+      self.query = matrix(cfg, rngs, (width, cfg.num_heads, size), heads_axes, produced=2)
+      self.key = matrix(cfg, rngs, kv_shape, kv_axes, produced=2)
+      self.value = matrix(cfg, rngs, kv_shape, kv_axes, produced=2)
     self.out = matrix(cfg, rngs, (cfg.num_heads, size, width), ("heads", "head_dim", "embed"),
                       down_std(cfg))
     if cfg.qkv_bias:
@@ -232,15 +235,20 @@ class Attention(nnx.Module):
 
   def _project(self, x, constrain):
     """Returns queries [R, S, H, d], keys and values [R, S, K, d]."""
+    cfg = self.cfg
 
-    def project(matrix, bias):
-      y = multiply(x, matrix, constrain).reshape(*x.shape[:-1], -1, self.cfg.head_dim)
-      return y if bias is None else y + bias[...].astype(x.dtype)
+    def project(matrix):
+      return multiply(x, matrix, constrain).reshape(*x.shape[:-1], -1, cfg.head_dim)
 
-    if not self.cfg.qkv_bias:
-      return project(self.query, None), project(self.key, None), project(self.value, None)
-    return (project(self.query, self.query_bias), project(self.key, self.key_bias),
-            project(self.value, self.value_bias))
+    if kv_cache.is_fused(cfg):
+      bounds = (cfg.num_heads, cfg.num_heads + cfg.num_kv_heads)
+      outputs = jnp.split(project(self.fused), bounds, axis=-2)
+    else:
+      outputs = [project(matrix) for matrix in (self.query, self.key, self.value)]
+    if not cfg.qkv_bias:
+      return outputs
+    biases = self.query_bias, self.key_bias, self.value_bias
+    return [y + bias[...].astype(x.dtype) for y, bias in zip(outputs, biases, strict=True)]
 
 
 class MLP(nnx.Module):
@@ -250,12 +258,20 @@ class MLP(nnx.Module):
   """
 
   def __init__(self, cfg: ModelConfig, rngs: nnx.Rngs):
-    self.activation = cfg.activation
-    self.gate = matrix(cfg, rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
-    self.up = matrix(cfg, rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
+    self.activation, self.is_fused = cfg.activation, kv_cache.is_fused(cfg)
+    if self.is_fused:
+      self.fused = weight(rngs, (cfg.width, 2, cfg.mlp_width), ("embed", None, "mlp"))
+    else:
+      self.gate = matrix(cfg, rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
+      self.up = matrix(cfg, rngs, (cfg.width, cfg.mlp_width), ("embed", "mlp"))
     self.down = matrix(cfg, rngs, (cfg.mlp_width, cfg.width), ("mlp", "embed"), down_std(cfg))
 
   def __call__(self, x, constrain):
     activation = ACTIVATIONS[self.activation]
-    inner = activation(multiply(x, self.gate, constrain)) * multiply(x, self.up, constrain)
+    if self.is_fused:
+      both = multiply(x, self.fused, constrain)
+      gate, up = jnp.split(both, 2, axis=-1)
+    else:
+      gate, up = multiply(x, self.gate, constrain), multiply(x, self.up, constrain)
+    inner = activation(gate) * up
     return multiply(constrain(inner, ("rows", "length", "mlp")), self.down, constrain)

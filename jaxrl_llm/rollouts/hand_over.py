@@ -1,5 +1,6 @@
-"""The sampler's copy of the weights: in the compute dtype, with separate blocks, and not divided
-over fsdp. It is made once per rollout, because a token step reads every weight.
+"""The sampler's copy of the weights: in the compute dtype, with separate blocks, not divided over
+fsdp, and on a GPU with fused matrices. It is made once per rollout, because a token step reads
+every weight.
 """
 
 import dataclasses
@@ -14,7 +15,8 @@ from jax import lax
 from jax.sharding import Mesh
 
 from jaxrl_llm import parallel
-from jaxrl_llm.models import Model, mtp
+from jaxrl_llm.models import Model, int8, kv_cache, mtp
+from jaxrl_llm.models.row_attention import platform_of
 
 # leaves that the network reads in f32, by their last key
 FULL_PRECISION = ("scale", "router", "value_head")
@@ -23,10 +25,35 @@ FULL_PRECISION = ("scale", "router", "value_head")
 def decode_model(model: Model) -> Model:
   """Returns the same network with separate blocks, without the module that predicts two ahead.
 
-  A scan over stacked weights would copy them in every decode step.
+  A scan over stacked weights would copy them in every decode step. On a GPU each layer's matrices
+  of queries, keys and values are one, and those of gate and up: XLA joins their products there, and
+  would copy the matrices into one in every step.
   """
-  return dataclasses.replace(
-      model, config=dataclasses.replace(model.config, scan_layers=False, remat="none", mtp=False))
+  config = dataclasses.replace(model.config, scan_layers=False, remat="none", mtp=False)
+  if _fuses(model):
+    config = kv_cache.decoding(config, fused=True)
+  return dataclasses.replace(model, config=config)
+
+
+def _fuses(model: Model) -> bool:
+  """Returns whether the copy has fused matrices: not where they are divided over `tensor`, whose
+  parts a fused one would mix, nor where they are int8.
+  """
+  mesh = getattr(model.constrain, "mesh", None)
+  divided = mesh is not None and mesh.shape["tensor"] > 1
+  stored = getattr(model.config, "quantization", int8.NONE) != int8.NONE
+  return platform_of(model.constrain) == "gpu" and not divided and not stored
+
+
+def _fused(block):
+  """Returns a block's parameters with fused matrices."""
+  attention, mlp = dict(block["attention"]), dict(block["mlp"])
+  if "query" in attention:
+    parts = [attention.pop(name) for name in ("query", "key", "value")]
+    attention["fused"] = jnp.concatenate(parts, 1)
+  if "gate" in mlp and "router" not in mlp:
+    mlp["fused"] = jnp.stack([mlp.pop("gate"), mlp.pop("up")], 1)
+  return {**block, "attention": attention, "mlp": mlp}
 
 
 def for_decoding(params, model: Model):
@@ -40,7 +67,18 @@ def for_decoding(params, model: Model):
   if model.config.scan_layers and 0 not in blocks:
     blocks = {i: jax.tree.map(operator.itemgetter(i), blocks)
               for i in range(model.config.num_layers)}
-  return decode_model(model), _cast({**mtp.without(params), "blocks": blocks}, model)
+  blocks = {i: _block(block, model) for i, block in blocks.items()}
+  return decode_model(model), {**_cast(_without_blocks(params), model), "blocks": blocks}
+
+
+def _without_blocks(params):
+  return {name: x for name, x in mtp.without(params).items() if name != "blocks"}
+
+
+def _block(block, model: Model):
+  """Returns a block's parameters as they are decoded with."""
+  block = _cast(block, model)
+  return _fused(block) if _fuses(model) else block
 
 
 def _cast(tree, model: Model):
@@ -99,8 +137,7 @@ class HandOver:
     outer, block, full = self._programs
     if not self.model.config.scan_layers:
       return [Part("whole", full, (params,), 1)]
-    unstacked = {name: x for name, x in mtp.without(params).items() if name != "blocks"}
-    return [Part("rest", outer, (unstacked,), 1),
+    return [Part("rest", outer, (_without_blocks(params),), 1),
             Part("block", block, (params["blocks"], 0), self.model.config.num_layers)]
 
   def _number(self, layer: int):
@@ -123,7 +160,7 @@ class HandOver:
       return _cast(unstacked, self.model)
 
     def rollout_params_block(blocks, layer):
-      return _cast(jax.tree.map(functools.partial(_layer, layer), blocks), self.model)
+      return _block(jax.tree.map(functools.partial(_layer, layer), blocks), self.model)
 
     def rollout_params(params):
       return for_decoding(params, self.model)[1]

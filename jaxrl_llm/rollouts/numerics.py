@@ -24,8 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_llm.config import DEFAULT, ConfigError, ModelConfig, RolloutConfig
-from jaxrl_llm.models import Model, int8
-from jaxrl_llm.models.kv_cache import DecodingConfig
+from jaxrl_llm.models import Model, int8, kv_cache
 from jaxrl_llm.models.layers import MATRICES
 from jaxrl_llm.rollouts.hand_over import FULL_PRECISION
 
@@ -54,8 +53,7 @@ def rollout_model(model: Model, cfg: RolloutConfig) -> Model:
   shapes = dataclasses.replace(model.config, compute_dtype=cfg.dtype)
   stored = cfg.quantization if cfg.quantization in int8.STORED else int8.NONE
   if cfg.cache_dtype != cfg.dtype or stored != int8.NONE:
-    values = {f.name: getattr(shapes, f.name) for f in dataclasses.fields(ModelConfig)}
-    shapes = DecodingConfig(**values, cache_dtype=cfg.cache_dtype, quantization=stored)
+    shapes = kv_cache.decoding(shapes, cache_dtype=cfg.cache_dtype, quantization=stored)
   return model if shapes == model.config else dataclasses.replace(model, config=shapes)
 
 

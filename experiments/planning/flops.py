@@ -87,6 +87,8 @@ class _Counter:
 
   def _equation(self, eqn, times: float, into, kernel: bool) -> None:
     name, params = eqn.primitive.name, eqn.params
+    if not eqn.outvars and not eqn.effects:
+      return  # its results were saved before, so that a compiler leaves it out
     if (cost := kernels.attention(eqn, self.live)) is not None:
       into[KERNEL] += times * cost.operations
       into[READ_AGAIN] += times * cost.read_again

@@ -53,6 +53,9 @@ def attention(eqn, live: float = 1.0) -> Cost | None:
     return None
   queries = next(x.aval for x in eqn.invars if len(x.aval.shape) >= 3 and x.aval.shape[-1] > 1
                  and x.aval.dtype.kind not in "iub")
+  if name.startswith("splash_mha_dkv") and any(
+      len(x.aval.shape) > len(queries.shape) for x in eqn.outvars):
+    products = 5  # fused: outputs have d queries by each block of keys
   heads_first = name.startswith("splash")
   length, size = queries.shape[-2 if heads_first else -3], queries.shape[-1]
   heads = math.prod(queries.shape) // (length * size)  # of all rows

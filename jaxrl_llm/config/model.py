@@ -83,7 +83,8 @@ class ModelConfig:
   scan_layers: bool = option(False, "stacks the blocks and scans them: smaller programs, slower "
                              "decoding on a CPU", auto=True)
   remat: str = option("none", "what the backward pass recomputes: nothing, whole blocks, all but "
-                      "products with weights, or whole blocks whose inputs the host's memory holds",
+                      "products with weights and, on TPUs, attention, or whole blocks whose inputs "
+                      "the host's memory holds",
                       choices=("none", "full", "dots", "offload"), auto=True)
   attention: str = option("auto", "how whole rows attend to themselves: all scores at once, in "
                           "blocks, or by a kernel of TPUs (splash) or GPUs (cudnn, triton); auto: "

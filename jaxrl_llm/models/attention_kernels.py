@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 
 LANES = 128  # of a TPU: head widths and blocks are multiples of it
-LARGEST_BLOCK = 512
+LARGEST_BLOCK, LONGEST_FUSED = 512, 16384
+RESIDUALS = "attention"  # name of what the backward pass of `splash` reads, for checkpoint policies
 
 
 def splash(queries, keys, values, segments, interpret: bool = False, window: int = 0):
@@ -49,12 +50,18 @@ def _splash_kernel(heads: int, length: int, block: int, interpret: bool, window:
   mask = splash_attention_mask.CausalMask((length, length))
   if window:
     mask = splash_attention_mask.LocalMask((length, length), (window - 1, 0), 0)
+  # One kernel for all gradients computes the scores once, but writes d queries for each block of
+  # keys, which grows with the square of the length, and is zero outside a window.
+  fused = length <= LONGEST_FUSED and not window
+  separate = None if fused else block
   sizes = splash_attention_kernel.BlockSizes(
       block_q=block, block_kv=block, block_kv_compute=block, block_q_dkv=block, block_kv_dkv=block,
-      block_kv_dkv_compute=block, block_q_dq=block, block_kv_dq=block)
+      block_kv_dkv_compute=block, use_fused_bwd_kernel=fused, block_q_dq=separate,
+      block_kv_dq=separate)
   with jax.ensure_compile_time_eval():
     return splash_attention_kernel.make_splash_mha_single_device(
-        splash_attention_mask.MultiHeadMask([mask] * heads), block_sizes=sizes, interpret=interpret)
+        splash_attention_mask.MultiHeadMask([mask] * heads), block_sizes=sizes,
+        residual_checkpoint_name=RESIDUALS, interpret=interpret)
 
 
 def cudnn(queries, keys, values, segments):

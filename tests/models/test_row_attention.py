@@ -16,7 +16,13 @@ from suites import quick_for
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, MeshConfig, ModelConfig
-from jaxrl_llm.models import Model, attention_kernels, blocked_attention, row_attention
+from jaxrl_llm.models import (
+  Model,
+  attention_kernels,
+  blocked_attention,
+  row_attention,
+  transformer,
+)
 from jaxrl_llm.models.row_attention import ONE, PACKED, SHARED, Rows, attend_rows, choose
 
 ROWS, LENGTH, HEADS, KV_HEADS, SIZE = 2, 203, 4, 2, 16
@@ -224,6 +230,55 @@ def test_the_network_does_not_depend_on_the_kind(change, small):
   np.testing.assert_allclose(value, expected, rtol=1e-4)
   assert differs(gradient, d_expected) < 2e-5 * max(float(jnp.abs(x).max())
                                                     for x in jax.tree.leaves(d_expected))
+
+
+def kernels(jaxpr) -> list[str]:
+  """The names of the kernels that are called for results."""
+  out = []
+  for eqn in jaxpr.eqns:
+    if eqn.primitive.name == "pallas_call":
+      out.append(eqn.params["name"])
+    elif eqn.outvars:
+      for inner in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+        inner = getattr(inner, "jaxpr", inner)
+        out += kernels(inner) if hasattr(inner, "eqns") else []
+  return out
+
+
+def check_kept_attention(length: int):
+  """With remat=dots the kernel of attention runs once forward and once backward."""
+  shapes = dataclasses.replace(SMALL, attention="splash", remat="dots", scan_layers=True)
+  model, tokens = Model(shapes), jax.ShapeDtypeStruct((1, length), jnp.int32)
+
+  def loss(params, tokens):
+    return jnp.sum(model.hidden(params, tokens, tokens, tokens)[0])
+
+  names = kernels(jax.make_jaxpr(jax.grad(loss))(model.shapes(), tokens).jaxpr)
+  assert [name[:14] for name in names] == ["splash_mha_fwd", "splash_mha_dkv"], names
+
+
+@pytest.fixture
+def on_tpu(monkeypatch):
+  monkeypatch.setattr(row_attention, "platform_of", lambda constrain: "tpu")
+
+
+def test_kept_attention_runs_once(on_tpu):
+  check_kept_attention(512)
+
+
+def test_long_rows_have_two_backward_kernels(on_tpu, monkeypatch):
+  monkeypatch.setattr(attention_kernels, "LONGEST_FUSED", 512)
+  attention_kernels._splash_kernel.cache_clear()
+  with pytest.raises(AssertionError, match="splash_mha_dq"):
+    check_kept_attention(1024)
+  attention_kernels._splash_kernel.cache_clear()
+
+
+def test_the_check_of_kept_attention_rejects_a_policy_without_it(on_tpu, monkeypatch):
+  dots = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+  monkeypatch.setitem(transformer.POLICIES, "dots", dots)
+  with pytest.raises(AssertionError, match=r"fwd.*fwd"):
+    check_kept_attention(512)
 
 
 BF16 = dataclasses.replace(SMALL, compute_dtype="bfloat16")

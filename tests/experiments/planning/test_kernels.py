@@ -31,7 +31,20 @@ def counted(kernel, backward: bool) -> dict:
   return flops.count(jax.jit(f).trace(queries, keys, keys, segments).jaxpr).once
 
 
-@pytest.mark.parametrize("kernel, products", [(attention_kernels.splash, 4 + 3),
+@pytest.fixture(params=[attention_kernels.LONGEST_FUSED, 0], ids=["fused", "two kernels"])
+def longest_fused(request, monkeypatch):
+  monkeypatch.setattr(attention_kernels, "LONGEST_FUSED", request.param)
+  attention_kernels._splash_kernel.cache_clear()
+  yield request.param
+  attention_kernels._splash_kernel.cache_clear()
+
+
+def test_splash_computes_the_scores_once_more_in_a_second_kernel(longest_fused):
+  both = counted(attention_kernels.splash, backward=True)[flops.KERNEL]
+  assert both == 2 * (2 + (5 if longest_fused else 4 + 3)) * SIZE * PAIRS
+
+
+@pytest.mark.parametrize("kernel, products", [(attention_kernels.splash, 5),
                                               (attention_kernels.triton, 7)])
 def test_pairs_are_counted_once_per_product(kernel, products):
   forward = counted(kernel, backward=False)[flops.KERNEL]

@@ -12,9 +12,9 @@ Planned for v6e:1, 1 device of 32 GB (experiments/plan.py; compiled, not run):
   step       11.4 GB each; 4 x 0.646 s, memory binds, MFU 26.4 %
 
 Planned for h100:1, 1 device of 80 GB (experiments/plan.py; compiled, not run):
-  prefill    8.51 GB each; 8 x 0.00256 s, memory binds, MFU 44.4 %
+  prefill    8.51 GB each; 8 x 0.0023 s, memory binds, MFU 49.5 %
   admit      8.45 GB each; 8 x 2.82e-06 s, memory binds, MFU 0 %
-  decode     10.4 GB each; 16 x 0.0978 s, memory binds, MFU 8.99 %
+  decode     10.4 GB each; 16 x 0.08 s, memory binds, MFU 11 %
   score       8.4 GB each; 1 x 0.404 s, memory binds, MFU 52.2 %
   step       10.8 GB each; 4 x 0.362 s, compute binds, MFU 43.8 %
 

@@ -13,9 +13,9 @@ Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not ru
   admit      57.9 GB each; 64 x 0.00792 s, memory binds, MFU 0 %
   decode     60.1 GB each; 1008 x 1.55 s, memory binds, MFU 7.7 %
   score      16.8 GB each; 1 x 127 s, compute binds, MFU 84 %
-  step       15.9 GB each; 16 x 33.6 s, compute binds, MFU 59.7 %
+  step       37.9 GB each; 16 x 29.7 s, compute binds, MFU 67.5 %
 
-With --config.updates.token_budget=0 --config.updates.micro_batches=32:
+With --config.updates.token_budget=0 --config.updates.micro_batches=32 --config.model.remat=full:
 Planned for h100:8, 8 devices of 80 GB (experiments/plan.py; compiled, not run):
   prefill    58.2 GB each; 64 x 0.0103 s, memory binds, MFU 76.3 %
   decode     63.7 GB each; 1008 x 2.66 s, memory binds, MFU 2.07 %
@@ -62,6 +62,6 @@ def get_config(preset: str = PRESET):
   config.kl.coef = config.entropy.coef = 0.0
   config.evaluation.update(every=20, samples=32, temperature=0.7)
   config.checkpoint.every = 20
-  config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
+  config.model.update(compute_dtype="bfloat16", remat="dots", scan_layers=True)  # ours
   config.mesh.fsdp = 8  # ours
   return presets.apply(config, preset)

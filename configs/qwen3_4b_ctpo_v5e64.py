@@ -59,6 +59,6 @@ def get_config(preset: str = PRESET):
   config.kl.coef = config.entropy.coef = 0.0
   config.evaluation.update(every=20, samples=32, temperature=0.7)
   config.checkpoint.every = 20
-  config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
+  config.model.update(compute_dtype="bfloat16", remat="dots", scan_layers=True)  # ours
   config.mesh.update(fsdp=16, tensor=4)  # ours
   return presets.apply(config, preset)

@@ -20,7 +20,7 @@ SMALLEST, LARGEST = 1, 99  # values on the way
 
 
 def _step(rng: np.random.Generator, value: int, change: int) -> tuple[str, str, int]:
-  """Returns a step in words, its line in the worked answer, and the value after it.
+  """Returns a step in words, its operator with the number ("+ 4"), and the value after it.
 
   Args:
     change: the most that it adds or subtracts.
@@ -28,14 +28,22 @@ def _step(rng: np.random.Generator, value: int, change: int) -> tuple[str, str, 
   steps = []
   if value < LARGEST:
     more = int(rng.integers(1, min(change, LARGEST - value) + 1))
-    steps.append((f"Add {more}.", f"{value} + {more}", value + more))
+    steps.append((f"Add {more}.", f"+ {more}", value + more))
   if value > SMALLEST:
     less = int(rng.integers(1, min(change, value - SMALLEST) + 1))
-    steps.append((f"Subtract {less}.", f"{value} - {less}", value - less))
+    steps.append((f"Subtract {less}.", f"- {less}", value - less))
   if 2 * value <= LARGEST:
-    steps.append(("Double it.", f"{value} * 2", 2 * value))
-  words, line, result = steps[int(rng.integers(len(steps)))]
-  return words, f"{line} = {result}", result
+    steps.append(("Double it.", "* 2", 2 * value))
+  return steps[int(rng.integers(len(steps)))]
+
+
+def _line(rng: np.random.Generator, value: int, operation: str, slips: float) -> tuple[str, int]:
+  """Returns a line of a worked answer and the value it ends with, off by 1 or 2 in a slip."""
+  sign, number = operation.split()
+  value_after = value * 2 if sign == "*" else value + int(sign + number)
+  if slips and rng.random() < slips:
+    value_after += int(rng.choice((-2, -1, 1, 2)))
+  return f"{value} {operation} = {value_after}", value_after
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +52,8 @@ class ChainsKeys:
 
   steps: int = option(4, "steps of a problem, each a line of its worked answer", low=1, high=16)
   change: int = option(20, "the most that a step adds or subtracts", low=1, high=20)
+  slips: float = option(0.0, "share of the worked answers' lines that are wrong by 1 or 2",
+                        low=0.0, high=1.0)
 
 
 @register.task("chains", ChainsKeys)
@@ -51,13 +61,14 @@ class Chains(Procedural):
   """Asks for the result of `task.steps` steps; the demonstration has a line for each."""
 
   def generate(self, rng: np.random.Generator) -> Problem:
-    value = int(rng.integers(5, 50))
+    value = worked_value = int(rng.integers(5, 50))
     words, lines = [f"Start with {value}."], []
     for _ in range(self.cfg.steps):
-      word, line, value = _step(rng, value, self.cfg.change)
+      word, operation, value = _step(rng, value, self.cfg.change)
+      line, worked_value = _line(rng, worked_value, operation, self.cfg.slips)
       words.append(word)
       lines.append(line)
-    worked = "\n".join([*lines, f"Answer: {value}"])
+    worked = "\n".join([*lines, f"Answer: {worked_value}"])
     question = " ".join(words)
     return Problem(question, str(value), worked, id=f"chain: {question}")
 

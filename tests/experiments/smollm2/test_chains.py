@@ -52,3 +52,29 @@ def test_only_the_answer_at_the_end_is_paid():
       "Answer: 7\nAnswer: 14", "Answer: 14\nAnswer: 7", "Answer: 140", "Answer: -14", "")
       if asked.reward(problem, text).value]
   assert paid == ["3 + 4 = 7\n7 * 2 = 14\nAnswer: 14", "Answer: 14.", "Answer: 7\nAnswer: 14"]
+
+
+def wrong_lines(problem) -> int:
+  """How many lines of the worked answer are wrong; each continues from the line before."""
+  value, wrong = int(problem.prompt.split()[2].rstrip(".")), 0
+  *lines, last = problem.demonstration.split("\n")
+  for line in lines:
+    a, operation, b, _, stated = line.split()
+    off = int(stated) - OPERATIONS[operation](value, int(b))
+    assert int(a) == value and abs(off) <= 2, line
+    value, wrong = int(stated), wrong + (off != 0)
+  assert last == f"Answer: {value}"
+  return wrong
+
+
+@pytest.mark.parametrize("slips", [0.2, 1.0])
+def test_slips_are_in_worked_answers_alone(slips):
+  problems = task(5, slips=slips).heldout(400)
+  shares = sum(map(wrong_lines, problems)) / (5 * len(problems))
+  assert abs(shares - slips) < 0.04
+  for problem in problems[:50]:  # the answer is that of the question
+    value = int(problem.prompt.split()[2].rstrip("."))
+    for sign, number in re.findall(r"(Add|Subtract|Double) (\d+|it)", problem.prompt):
+      by = value if sign == "Double" else int(number)
+      value += -by if sign == "Subtract" else by
+    assert value == int(problem.answer)

@@ -15,10 +15,12 @@ Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not ru
   score      16.8 GB each; 1 x 127 s, compute binds, MFU 84 %
   step       37.9 GB each; 16 x 29.7 s, compute binds, MFU 67.5 %
 
-With --config.updates.token_budget=0 --config.updates.micro_batches=32 --config.model.remat=full:
+With --config.updates.token_budget=0 --config.updates.micro_batches=32 --config.model.remat=full \
+  --config.rollout.slots=128:
 Planned for h100:8, 8 devices of 80 GB (experiments/plan.py; compiled, not run):
-  prefill    58.2 GB each; 64 x 0.0103 s, memory binds, MFU 76.3 %
-  decode     63.7 GB each; 1008 x 2.66 s, memory binds, MFU 2.07 %
+  prefill    35.9 GB each; 64 x 0.0134 s, compute binds, MFU 58.6 %
+  admit      36.6 GB each; 64 x 0.00235 s, interconnect binds, MFU 0 %
+  decode     58.4 GB each; 2016 x 1.31 s, memory binds, MFU 2.11 %
   score        18 GB each; 1 x 49.7 s, compute binds, MFU 99.8 %
   step       16.7 GB each; 16 x 12.3 s, compute binds, MFU 75.7 %
 

@@ -72,7 +72,7 @@ LADDER = (
     ("two slices of these", "qwen25_0_5b_gsm8k_on_two_v5e8", "qwen25_0_5b_gsm8k",
      "updates.micro_batches=4"),
     ("8 GPUs of a host", "qwen3_4b_ctpo_deepscaler_on_h100", "qwen3_4b_ctpo_deepscaler",
-     "updates.token_budget=0 updates.micro_batches=32 model.remat=full"),
+     "updates.token_budget=0 updates.micro_batches=32 model.remat=full rollout.slots=128"),
     ("8 chips v5p, 2 hosts", "qwen3_4b_ctpo_deepscaler", "qwen3_4b_ctpo_deepscaler", "-"),
     ("64 chips v5e, 16 hosts", "qwen3_4b_ctpo_v5e64", "qwen3_4b_ctpo_v5e64", "-"),
     ("the same, mean length .4", "short_packed_v5e64", "qwen3_4b_ctpo_v5e64", "-"),

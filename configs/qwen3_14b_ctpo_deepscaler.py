@@ -15,11 +15,12 @@ Planned for v5p:2x4x4, 32 devices of 95 GB (experiments/plan.py; compiled, not r
   score      38.5 GB each; 1 x 110 s, compute binds, MFU 71.9 %
   step       20.6 GB each; 16 x 24.7 s, compute binds, MFU 60.3 %
 
-With --config.mesh.fsdp=8 --config.rollout.slots=256 --config.updates.token_budget=0 \
+With --config.mesh.fsdp=8 --config.rollout.slots=192 --config.updates.token_budget=0 \
   --config.updates.micro_batches=32:
 Planned for h200:8, 8 devices of 141 GB (experiments/plan.py; compiled, not run):
-  prefill    98.8 GB each; 64 x 0.0282 s, compute binds, MFU 98.5 %
-  decode      104 GB each; 1008 x 2.47 s, memory binds, MFU 5.91 %
+  prefill      86 GB each; 66 x 0.0329 s, compute binds, MFU 84.4 %
+  admit      88.8 GB each; 66 x 0.00261 s, interconnect binds, MFU 0 %
+  decode      124 GB each; 1386 x 1.93 s, memory binds, MFU 5.68 %
   step       48.7 GB each; 16 x 35.3 s, compute binds, MFU 78.2 %
 
 Published: 58.8 (GSPO 55.5, bounds that do not grow with t 55.7).

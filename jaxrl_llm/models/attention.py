@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jaxrl_llm.models import kv_cache
 
 MAX_BLOCKS, MIN_BLOCK = 4, 96  # of `attend_earlier`: number of blocks, tokens in one block
+# Name of what the backward pass of attention's kernel on a TPU reads, for checkpoint policies.
+RESIDUALS = "attention"
 TILE, LONG = 128, 1024  # in rows of LONG tokens and more, blocks end at multiples of TILE
 
 

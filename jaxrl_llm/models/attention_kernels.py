@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxrl_llm.models.attention import RESIDUALS
+
 LANES = 128  # of a TPU: head widths and blocks are multiples of it
 LARGEST_BLOCK, LONGEST_FUSED = 512, 16384
-RESIDUALS = "attention"  # name of what the backward pass of `splash` reads, for checkpoint policies
 
 
 def splash(queries, keys, values, segments, interpret: bool = False, window: int = 0):

@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.models import attention_kernels, kv_cache, live_attention, row_attention
+from jaxrl_llm.models import attention, kv_cache, live_attention, row_attention
 from jaxrl_llm.models.kv_cache import KVCache
 from jaxrl_llm.models.layers import MLP, Attention, weight, width_norm, zeros
 from jaxrl_llm.models.mtp import MtpModule
@@ -34,7 +34,7 @@ POLICIES = {
     "full": None,
     "dots": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(attention_kernels.RESIDUALS)),
+        jax.checkpoint_policies.save_only_these_names(attention.RESIDUALS)),
     "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[], names_which_can_be_offloaded=[BLOCK_INPUT],
         offload_src="device", offload_dst="pinned_host"),

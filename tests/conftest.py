@@ -30,6 +30,9 @@ from suites import LONG
 
 programs.share()  # before the workers start, which inherit the folder's name
 HERE = Path(__file__).parent
+# Beginnings of the names of modules that register something when they are imported.
+PLUGINS = ("jaxrl_llm_plugin_", "experiments.papers", "experiments.smollm2.chains",
+           "experiments.smollm2.questions")
 _HOOK = install_import_hook(["jaxrl_llm.ops", "jaxrl_llm.objective"], "beartype.beartype")
 
 
@@ -46,7 +49,7 @@ def _registries_as_they_were():
     table.entries.clear()
     table.entries.update(entries)
   for name in set(sys.modules) - modules:
-    if name.startswith(("jaxrl_llm_plugin_", "experiments.papers")):
+    if name.startswith(PLUGINS):
       del sys.modules[name]
 
 

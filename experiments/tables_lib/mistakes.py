@@ -1,14 +1,12 @@
 """Where completions of tasks go wrong: steps that do not follow from the steps before them."""
 
-import operator
 from typing import NamedTuple
 
-from jaxrl_llm.tasks.arithmetic import ModularChain
+from jaxrl_llm.tasks.arithmetic import OPERATIONS, ModularChain
 from jaxrl_llm.tasks.recurrence import VALUES, Recurrence
 from jaxrl_llm.types import Problem, Task
 
 OTHER = "other"
-_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
 class Mistake(NamedTuple):
@@ -38,7 +36,7 @@ def of_chain(problem: Problem, completion: str) -> list[Mistake]:
   """
   steps, value = ":" + problem.prompt[0], int(problem.prompt[0])
   for sign, digit in zip(problem.prompt[1::2], problem.prompt[2::2], strict=True):
-    value = _OPERATIONS[sign](value, int(digit)) % 10
+    value = OPERATIONS[sign](value, int(digit)) % 10
     steps += f"{sign}{digit}={value}"
   if not completion.startswith(":"):
     return [] if completion == f"={value}" else [Mistake(0, "guess")]

@@ -16,7 +16,7 @@ from jax import lax
 from jaxrl_llm.models.attention import RESIDUALS
 
 LANES = 128  # of a TPU: head widths and blocks are multiples of it
-LARGEST_BLOCK, LONGEST_FUSED = 512, 16384
+LARGEST_BLOCK, LONGEST_FUSED = 512, 16384  # tokens of a block, and of rows with one backward kernel
 
 
 def splash(queries, keys, values, segments, interpret: bool = False, window: int = 0):

@@ -15,7 +15,8 @@ from jaxrl_llm.wiring import setup
 ROOT = Path(__file__).parent.parent
 
 
-SWEEPS = {path.parent.name: found for path in sorted(ROOT.glob("experiments/*/sweep.py"))
+PATHS = [*ROOT.glob("experiments/*/sweep.py"), *ROOT.glob("experiments/smollm2/*/sweep.py")]
+SWEEPS = {path.parent.name: found for path in sorted(PATHS)
           if (found := sweeps.load(path)) is not None}
 
 
@@ -28,6 +29,8 @@ def resolved(cell: sweeps.Cell):
   holder = config_flags.DEFINE_config_file("config", None, lock_config=False, flag_values=values,
                                            accept_new_attributes=True, sys_argv=argv)
   values(argv)
+  if holder.value.pretrained.startswith("runs/"):  # of a user's machine; its shape is not asked for
+    holder.value.pretrained = ""
   return setup.resolve(from_dict(holder.value))
 
 

@@ -175,10 +175,9 @@ def _run(loop: Loop, make_start: Callable[[], Start], settings: OutputSettings, 
       outputs = Outputs(directory=folder, checkpoints=checkpoints, writer=writer, best=best,
                         clock=clock, sets=settings.sets, signals=received, observers=observers)
       with observers.until_interrupted():
-        state, iteration = _restore_or_start(loop, start, outputs)
+        begin = [_restore_or_start(loop, start, outputs)]
         del start  # its trained leaves were copied
-        if not best.stop:
-          state, iteration = _train(loop, state, reference, iteration, outputs)
+        state, iteration = begin.pop() if best.stop else _train(loop, begin, reference, outputs)
   return _finish(observers, iteration, learner.merged(state.state))
 
 
@@ -203,20 +202,25 @@ def _metrics_writer(settings: OutputSettings) -> writers.MetricsWriter | writers
   return writers.MetricsWriter(directory, Copies(settings.writer, directory, settings.values))
 
 
-def _train(loop: Loop, run: RunState, reference: Params | None, start_iteration: int,
+def _train(loop: Loop, begin: list[tuple[RunState, int]], reference: Params | None,
            outputs: Outputs) -> tuple[RunState, int]:
-  """Runs the iterations after `start_iteration`; returns the final state and the last iteration.
+  """Runs the iterations that are left; returns the final state and the last iteration.
+
+  Args:
+    begin: the state and the number of finished iterations, which are taken out: held by a caller,
+      the policies of `updates.staleness` would stay in memory beside those that replace them.
 
   Raises:
     Terminated: SIGTERM came, in any process; the iteration was saved.
   """
-  records, iteration = RunRecords(loop, outputs), start_iteration
+  records = RunRecords(loop, outputs)
+  run, iteration = begin.pop()
   sampler: contextlib.AbstractContextManager = contextlib.nullcontext()
   if loop.schedule.overlap:
     from jaxrl_llm.runs.overlap import Ahead
     sampler = Ahead(loop.source)
   with sampler as ahead:
-    for iteration in records.iterations(start_iteration):
+    for iteration in records.iterations(iteration):
       run = iterate(loop, run, reference, iteration, ahead, records).run
       if records.ended:
         break

@@ -1,4 +1,4 @@
-"""A run holds a copy of its start only where the training reads one."""
+"""A run holds its start, and older policies, only as long as the training reads them."""
 
 import gc
 
@@ -16,10 +16,10 @@ def embeddings() -> int:
   return sum(x.shape == (17, 16) and len(x.sharding.device_set) > 1 for x in jax.live_arrays())
 
 
-def copies_while_training(monkeypatch, folder, **keys) -> list[int]:
+def copies_while_training(monkeypatch, folder, iterations=2, **keys) -> list[int]:
   """`embeddings` when each iteration begins."""
   config = tiny.get_config()
-  config.iterations = 2
+  config.iterations = iterations
   config.warm_start.steps = 2
   config.update_from_flattened_dict(keys)
   found, real = [], trainer.iterate
@@ -41,3 +41,19 @@ def test_the_start_is_held_for_a_reference_alone(monkeypatch, tmp_path, keys, ex
   found = copies_while_training(monkeypatch, tmp_path / "run", **keys)
   # parameters and two moments
   assert found == [before + 3 + extra] * 2
+
+
+@pytest.mark.parametrize("held", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_old_policies_go_when_others_replace_them(monkeypatch, tmp_path, held):
+  begun, real = [], trainer.first_state
+
+  def first_state(*arguments):
+    state = real(*arguments)
+    begun.extend([state] * held)
+    return state
+
+  monkeypatch.setattr(trainer, "first_state", first_state)
+  before = embeddings()
+  found = copies_while_training(monkeypatch, tmp_path / "run", 4, **{"updates.staleness": 2})
+  # parameters, two moments, two older policies; whoever holds the first state has the first two
+  assert found == [before + 5 + more * held for more in (0, 1, 2, 2)]

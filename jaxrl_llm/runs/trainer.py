@@ -214,13 +214,14 @@ def _train(loop: Loop, begin: list[tuple[RunState, int]], reference: Params | No
     Terminated: SIGTERM came, in any process; the iteration was saved.
   """
   records = RunRecords(loop, outputs)
-  run, iteration = begin.pop()
+  run, finished = begin.pop()
+  iteration = finished
   sampler: contextlib.AbstractContextManager = contextlib.nullcontext()
   if loop.schedule.overlap:
     from jaxrl_llm.runs.overlap import Ahead
     sampler = Ahead(loop.source)
   with sampler as ahead:
-    for iteration in records.iterations(iteration):
+    for iteration in records.iterations(finished):
       run = iterate(loop, run, reference, iteration, ahead, records).run
       if records.ended:
         break

@@ -74,7 +74,7 @@ def first_state(learner: Learner, start: Start) -> RunState:
   """
   def init(trained):
     state = init_state(jax.tree.map(jnp.copy, trained), learner.optimizer)
-    return with_carried(state, learner.cfg, _itself)
+    return with_carried(state, learner.cfg, lambda tree: tree)
 
   state = jax.jit(init, out_shardings=_layout(learner))(start.params)
   stale = tuple(_snapshot(state) for _ in range(learner.updates.staleness))
@@ -104,7 +104,7 @@ def abstract_saved(learner: Learner) -> dict:
   trained, _ = trainable.shapes_of(learner.model, learner.cfg.parameters)
   shapes = with_carried(
       jax.eval_shape(functools.partial(init_state, tx=learner.optimizer), trained), learner.cfg,
-      functools.partial(jax.eval_shape, _itself))
+      functools.partial(jax.eval_shape, lambda tree: tree))
   train = abstract(shapes, _layout(learner))
   tree = {"train": train, "cursor": np.asarray(0, np.int32)}
   if learner.updates.staleness:
@@ -144,10 +144,6 @@ def _layout(learner: Learner) -> TrainState:
 def _snapshot(state: TrainState) -> TrainState:
   """Copies step and trained parameters, because an update donates the state's arrays."""
   return jax.tree.map(jnp.copy, TrainState(state.step, state.params, None))
-
-
-def _itself(tree):
-  return tree
 
 
 def _zeros(shapes):

@@ -207,8 +207,7 @@ def _train(loop: Loop, begin: list[tuple[RunState, int]], reference: Params | No
   """Runs the iterations that are left; returns the final state and the last iteration.
 
   Args:
-    begin: the state and the number of finished iterations, which are taken out: held by a caller,
-      the policies of `updates.staleness` would stay in memory beside those that replace them.
+    begin: state and number of finished iterations, taken out: a caller would keep old policies.
 
   Raises:
     Terminated: SIGTERM came, in any process; the iteration was saved.

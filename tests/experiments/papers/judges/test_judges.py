@@ -106,6 +106,14 @@ def test_cleaning_removes_cycles_and_nothing_else():
     assert not cleans(wrong, tournaments.has_conflict)
 
 
+def test_the_share_of_prompts_with_a_cycle():
+  cycle = np.array([[0, 1, -1], [-1, 0, 1], [1, -1, 0]])
+  line = np.array([[0, 1, 1], [-1, 0, 1], [-1, -1, 0]])
+  tie = np.array([[0, 1, 0], [-1, 0, 1], [0, -1, 0]])  # a cycle only if a tie were a win
+  assert tournaments.conflict_rate([cycle, line, tie, np.zeros((3, 3))]) == 0.25
+  assert tournaments.conflict_rate([cycle, cycle]) == 1.0
+
+
 TEXTS = ["4", "5", "=4", "4", "xx"]
 
 

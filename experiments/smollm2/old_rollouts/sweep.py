@@ -9,9 +9,9 @@
   python experiments/smollm2/old_rollouts/sweep.py --only=seed1
   python experiments/smollm2/old_rollouts/sweep.py --render
 
-All runs begin at the model after the imitation of the recipe with slips, which the first two commands
-make. Rollouts come from the policy of eight iterations before; all ratios are to the policy that
-sampled. Writes the tables of README.md and accuracy.png beside this file.
+All runs begin at the model after the imitation of the recipe with slips, which the first two
+commands make. Rollouts come from the policy of eight iterations before; all ratios are to the
+policy that sampled. Writes the tables of README.md and accuracy.png beside this file.
 """
 
 import functools
@@ -27,6 +27,7 @@ HERE = Path(__file__).parent
 START = "runs/slips_start"
 AGE, ITERATIONS, SEEDS = 8, 24, (0, 1, 2)
 LEARNING_RATES = ("2e-5",)
+FEWEST = 3  # seeds of a comparison
 REFERENCE = "GRPO"  # what the others are compared with
 FRESH = "GRPO, fresh rollouts"
 # As in ../../staleness, CTPO has no weight between the policy that sampled and the anchor: they are
@@ -74,10 +75,14 @@ def groups(results: dict[str, dict]) -> dict[tuple[str, str], dict[int, dict]]:
 
 
 def verdicts(results: dict[str, dict], measure: str) -> str:
-  """Returns the comparisons by one measure: paired by seed, corrected together."""
+  """Returns the comparisons by one measure: paired by seed, corrected together; a line instead
+  while they have fewer than FEWEST seeds.
+  """
   name_of_measure, read = accuracy.MEASURES[measure]
   values = {key: {seed: read(result["measured"]) for seed, result in seeds.items()}
             for key, seeds in groups(results).items()}
+  if min(map(len, values.values()), default=0) < FEWEST:
+    return f"No differences {name_of_measure}: fewer than {FEWEST} seeds.\n"
   return tables.markdown_table(
       (f"minus {REFERENCE}", "learning rate", f"{name_of_measure}, difference", *VERDICT_HEADER),
       statistics.comparison_rows(values, lambda key: (REFERENCE, key[1])))

@@ -94,7 +94,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
   write = functools.partial(page_parts.replace_part, folder / "README.md")
   rows = [(*key, *accuracy.sampled_row(list(seeds.values()))) for key, seeds in by_method.items()]
   write("sweep.py, comparison", page_parts.narrow_tables(HEADER, rows)
-        + f"\n{len(results)} runs; {len(cells())} are planned." + sweeps.made_at(results))
+        + f"\nOf {len(cells())} planned runs:\n" + sweeps.made_at(results))
   write("sweep.py, verdicts", verdicts(results, "mean"))
   write("sweep.py, verdicts at the end", verdicts(results, "end"))
   shown: dict[str, dict] = {}

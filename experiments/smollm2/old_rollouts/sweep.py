@@ -6,7 +6,7 @@
       --out=runs/slips_start
   python experiments/smollm2/old_rollouts/sweep.py --list
   python experiments/smollm2/old_rollouts/sweep.py                  what is missing
-  python experiments/smollm2/old_rollouts/sweep.py --only=seed1
+  python experiments/smollm2/old_rollouts/sweep.py --only=2e-5_seed0
   python experiments/smollm2/old_rollouts/sweep.py --render
 
 All runs begin at the model after the imitation of the recipe with slips, which the first two
@@ -25,8 +25,9 @@ from jaxrl_llm.reporting import tables
 
 HERE = Path(__file__).parent
 START = "runs/slips_start"
-AGE, ITERATIONS, SEEDS = 8, 24, (0, 1, 2)
-LEARNING_RATES = ("2e-5",)
+AGE, ITERATIONS = 8, 24
+LEARNING_RATES = ("2e-5", "1e-5", "5e-6")
+SCREENING, OTHERS = 0, (1, 2)  # seeds: of all learning rates, of each method's best
 FEWEST = 3  # seeds of a comparison
 REFERENCE = "GRPO"  # what the others are compared with
 FRESH = "GRPO, fresh rollouts"
@@ -50,9 +51,19 @@ VERDICT_HEADER = ("interval, Holm-corrected", "p", "seeds of this sign", "this p
 
 
 def cells() -> list[Cell]:
-  """Seed by seed, so that an unfinished sweep has all methods of a seed."""
-  return [cell(name, rate, seed)
-          for seed in SEEDS for rate in LEARNING_RATES for name in METHODS]
+  """Returns the runs: all learning rates on one seed, then the other seeds of each method whose
+  learning rates are all there.
+  """
+  results = sweep_results.read(HERE)
+  out = [cell(name, rate, SCREENING) for rate in LEARNING_RATES for name in METHODS]
+  return out + [cell(name, rate, seed) for seed in OTHERS for name in METHODS
+                if (rate := best_rate(results, name))]
+
+
+def best_rate(results: dict[str, dict], name: str) -> str | None:
+  """Returns the learning rate with the highest mean over the run; None before all have results."""
+  return accuracy.best_step(
+      results, {rate: cell(name, rate, SCREENING).name for rate in LEARNING_RATES})
 
 
 def cell(name: str, rate: str, seed: int) -> Cell:
@@ -75,17 +86,18 @@ def groups(results: dict[str, dict]) -> dict[tuple[str, str], dict[int, dict]]:
 
 
 def verdicts(results: dict[str, dict], measure: str) -> str:
-  """Returns the comparisons by one measure: paired by seed, corrected together; a line instead
-  while they have fewer than FEWEST seeds.
+  """Returns the comparisons by one measure, each method at its best learning rate: paired by seed,
+  corrected together; a line instead while they have fewer than FEWEST seeds.
   """
   name_of_measure, read = accuracy.MEASURES[measure]
-  values = {key: {seed: read(result["measured"]) for seed, result in seeds.items()}
-            for key, seeds in groups(results).items()}
+  values = {(name,): {seed: read(result["measured"]) for seed, result in seeds.items()}
+            for (name, rate), seeds in groups(results).items() if rate == best_rate(results, name)}
   if min(map(len, values.values()), default=0) < FEWEST:
-    return f"No differences {name_of_measure}: fewer than {FEWEST} seeds.\n"
+    return (f"None yet, {name_of_measure}: a method has fewer than {FEWEST} seeds at its best "
+            "learning rate.\n")
   return tables.markdown_table(
-      (f"minus {REFERENCE}", "learning rate", f"{name_of_measure}, difference", *VERDICT_HEADER),
-      statistics.comparison_rows(values, lambda key: (REFERENCE, key[1])))
+      (f"minus {REFERENCE}", f"{name_of_measure}, difference", *VERDICT_HEADER),
+      statistics.comparison_rows(values, lambda key: (REFERENCE,)))
 
 
 def render(results: dict[str, dict], folder: Path) -> None:
@@ -94,15 +106,15 @@ def render(results: dict[str, dict], folder: Path) -> None:
   write = functools.partial(page_parts.replace_part, folder / "README.md")
   rows = [(*key, *accuracy.sampled_row(list(seeds.values()))) for key, seeds in by_method.items()]
   write("sweep.py, comparison", page_parts.narrow_tables(HEADER, rows)
-        + f"\nOf {len(cells())} planned runs:\n" + sweeps.made_at(results))
+        + sweeps.made_at(results))
   write("sweep.py, verdicts", verdicts(results, "mean"))
   write("sweep.py, verdicts at the end", verdicts(results, "end"))
   shown: dict[str, dict] = {}
-  for (name, _), seeds in by_method.items():
+  for (name, rate), seeds in by_method.items():
     measured = [result["measured"] for result in seeds.values()]
     times = np.array(max((entry["iterations"] for entry in measured), key=len))
-    shown[name] = {kind: (times, accuracy.padded([entry[kind] for entry in measured]))
-                   for kind in ("sampled", "greedy")}
+    shown[f"{name}, {rate}"] = {kind: (times, accuracy.padded([entry[kind] for entry in measured]))
+                                for kind in ("sampled", "greedy")}
   if shown:
     plots.plot_panels(shown, folder / "accuracy.png", "accuracy, SmolLM2-135M-Instruct")
 

@@ -12,8 +12,6 @@ accuracy.png beside this file.
 
 from pathlib import Path
 
-import numpy as np
-
 from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweep_results, sweeps
 from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import tables
@@ -73,12 +71,7 @@ def render(results: dict[str, dict], folder: Path) -> None:
   curves = [(name, seed, " ".join(f"{value:.2f}" for value in result["measured"]["sampled"]))
             for name, seeds in by_method.items() for seed, result in sorted(seeds.items())]
   page_parts.replace_part(page, "sweep.py, curves", tables.markdown_table(CURVE_HEADER, curves))
-  shown: dict[str, dict] = {}
-  for name, seeds in by_method.items():
-    measured = [result["measured"] for result in seeds.values()]
-    times = np.array(max((entry["iterations"] for entry in measured), key=len))
-    shown[name] = {kind: (times, accuracy.padded([entry[kind] for entry in measured]))
-                   for kind in ("sampled", "greedy")}
+  shown = {name: accuracy.panel_curves(list(seeds.values())) for name, seeds in by_method.items()}
   if shown:
     plots.plot_panels(shown, folder / "accuracy.png", "accuracy, 128 tokens")
 

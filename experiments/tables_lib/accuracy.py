@@ -106,6 +106,16 @@ def sampled_row(records: Sequence[dict]) -> tuple[str, ...]:
           _span([entry["entropy"] for entry in measured]), ", ".join(commits))
 
 
+def panel_curves(records: Sequence[dict]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+  """Returns (iterations, accuracy [S, iterations]) of a method's runs, for `plots.plot_panels`: of
+  the sampled completions and of the greedy ones.
+  """
+  measured = [record["measured"] for record in records]
+  times = np.array(max((entry["iterations"] for entry in measured), key=len))
+  return {kind: (times, padded([entry[kind] for entry in measured]))
+          for kind in ("sampled", "greedy")}
+
+
 def _span(values: Sequence[float] | np.ndarray) -> str:
   """Returns "0.93 (0.90 to 0.95)": mean, lowest and highest; a single value without a range."""
   values = np.asarray(values, float)

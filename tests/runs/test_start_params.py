@@ -22,15 +22,15 @@ def copies_while_training(monkeypatch, folder, iterations=2, **keys) -> list[int
   config.iterations = iterations
   config.warm_start.steps = 2
   config.update_from_flattened_dict(keys)
-  found, real = [], trainer.iterate
+  counts, real = [], trainer.iterate
 
   def counting(*arguments):
-    found.append(embeddings())
+    counts.append(embeddings())
     return real(*arguments)
 
   monkeypatch.setattr(trainer, "iterate", counting)
   trainer.run(from_dict(config), folder)
-  return found
+  return counts
 
 
 @pytest.mark.parametrize("keys, extra", [
@@ -38,9 +38,9 @@ def copies_while_training(monkeypatch, folder, iterations=2, **keys) -> list[int
     pytest.param({"kl.coef": 0.1}, 1, id="kl", marks=pytest.mark.nightly)])
 def test_the_start_is_held_for_a_reference_alone(monkeypatch, tmp_path, keys, extra):
   before = embeddings()
-  found = copies_while_training(monkeypatch, tmp_path / "run", **keys)
+  counts = copies_while_training(monkeypatch, tmp_path / "run", **keys)
   # parameters and two moments
-  assert found == [before + 3 + extra] * 2
+  assert counts == [before + 3 + extra] * 2
 
 
 @pytest.mark.parametrize("held", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -54,6 +54,6 @@ def test_old_policies_go_when_others_replace_them(monkeypatch, tmp_path, held):
 
   monkeypatch.setattr(trainer, "first_state", first_state)
   before = embeddings()
-  found = copies_while_training(monkeypatch, tmp_path / "run", 4, **{"updates.staleness": 2})
+  counts = copies_while_training(monkeypatch, tmp_path / "run", 4, **{"updates.staleness": 2})
   # parameters, two moments, two older policies; whoever holds the first state has the first two
-  assert found == [before + 5 + more * held for more in (0, 1, 2, 2)]
+  assert counts == [before + 5 + more * held for more in (0, 1, 2, 2)]

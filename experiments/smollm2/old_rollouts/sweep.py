@@ -17,8 +17,6 @@ policy that sampled. Writes the tables of README.md and accuracy.png beside this
 import functools
 from pathlib import Path
 
-import numpy as np
-
 from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweep_results, sweeps
 from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import tables
@@ -109,12 +107,8 @@ def render(results: dict[str, dict], folder: Path) -> None:
         + sweeps.made_at(results))
   write("sweep.py, verdicts", verdicts(results, "mean"))
   write("sweep.py, verdicts at the end", verdicts(results, "end"))
-  shown: dict[str, dict] = {}
-  for (name, rate), seeds in by_method.items():
-    measured = [result["measured"] for result in seeds.values()]
-    times = np.array(max((entry["iterations"] for entry in measured), key=len))
-    shown[f"{name}, {rate}"] = {kind: (times, accuracy.padded([entry[kind] for entry in measured]))
-                                for kind in ("sampled", "greedy")}
+  shown = {f"{name}, {rate}": accuracy.panel_curves(list(seeds.values()))
+           for (name, rate), seeds in by_method.items()}
   if shown:
     plots.plot_panels(shown, folder / "accuracy.png", "accuracy, SmolLM2-135M-Instruct")
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from experiments.commands import cache, start_up
+from experiments.commands import allocator, cache, start_up
 from experiments.commands.command_flags import check, described, parse
 from experiments.commands.start_up import AbsentError
 from jaxrl_llm import config
@@ -74,6 +74,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
                         f"{threading.TIMEOUT_MAX:.0f} seconds. Fix: such as 300.")
     logging.set_verbosity(logging.WARNING)
     logging.get_absl_logger().addFilter(_no_repetition)
+    allocator.return_large_arrays()
     cache.keep_programs()
     if multi_process:
       start_up.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _WAIT.value)

@@ -134,18 +134,18 @@ def _initial_split(checkpoint: str, seed: int, learner: Learner) -> Start:
 
 def _train(cfg: Config, learner: Learner, tokenizer: PreTrainedTokenizerBase,
            start: Start, sets: Sequence[EvaluationSet]) -> Params:
-  """Returns the trained leaves after `warm_start.steps` updates.
+  """Returns the trained leaves after `warm_start.steps` updates; those of the start are donated.
 
   Raises:
     NonFiniteError: a gradient is not finite; nothing is saved.
   """
   warm, model, mesh = cfg.warm_start, learner.model, learner.mesh
-  optimizer = make_optimizer(cfg.optimizer, warm_start_schedule(warm))
-  layout = state_shardings(model, optimizer, mesh, cfg.parameters).replace(frozen=None)
-  init = jax.jit(functools.partial(init_state, tx=optimizer), out_shardings=layout)
+  tx = make_optimizer(cfg.optimizer, warm_start_schedule(warm))
+  layout = state_shardings(model, tx, mesh, cfg.parameters).replace(frozen=None)
+  init = jax.jit(functools.partial(init_state, tx=tx), donate_argnums=0, out_shardings=layout)
   state = init(start.params).replace(frozen=start.frozen)
   loss = LossConfig(mtp_coef=warm.mtp_coef if cfg.has_mtp else None)
-  step = make_train_step(sft_loss, model, optimizer,
+  step = make_train_step(sft_loss, model, tx,
                          StepConfig(loss, warm.micro_batches, cfg.parameters), mesh)
   task = demonstrating(warm, cfg.task, cfg.rollout, cfg.seed + SEED_OFFSET,
                        tokenizer if cfg.pretrained else None)

@@ -8,6 +8,7 @@ import tiny
 
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.runs import trainer
+from jaxrl_llm.wiring import warm_start
 
 
 def embeddings() -> int:
@@ -57,3 +58,29 @@ def test_old_policies_go_when_others_replace_them(monkeypatch, tmp_path, held):
   counts = copies_while_training(monkeypatch, tmp_path / "run", 4, **{"updates.staleness": 2})
   # parameters, two moments, two older policies; whoever holds the first state has the first two
   assert counts == [before + 5 + more * held for more in (0, 1, 2, 2)]
+
+
+@pytest.mark.parametrize("held", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_warm_start_replaces_what_it_begins_with(monkeypatch, tmp_path, held):
+  counts, split, train_step = [], warm_start._initial_split, warm_start.make_train_step
+  copies = []
+
+  def initial_split(*arguments):
+    start = split(*arguments)
+    copies.extend([jax.tree.map(jax.numpy.copy, start.params)] * held)
+    return start
+
+  def make_train_step(*arguments):
+    step = train_step(*arguments)
+
+    def counting(*arguments):
+      counts.append(embeddings())
+      return step(*arguments)
+
+    return counting
+
+  monkeypatch.setattr(warm_start, "_initial_split", initial_split)
+  monkeypatch.setattr(warm_start, "make_train_step", make_train_step)
+  before = embeddings()
+  copies_while_training(monkeypatch, tmp_path / "run", 1)
+  assert counts == [before + 3 + held] * 2  # parameters and two moments

@@ -39,5 +39,7 @@ def get_config(preset: str = "grpo"):
   if preset == "lora":
     preset = "grpo"
     config.parameters.update(train="lora", lora_rank=16, lora_alpha=32.0)
-    config.optimizer.learning_rate = 1e-4
+    config.optimizer.learning_rate = 3e-4
+    config.warm_start.update(learning_rate=1e-3, micro_batches=3)
+    config.updates.token_budget = 512  # less memory
   return presets.apply(config, preset)

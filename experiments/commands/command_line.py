@@ -3,6 +3,7 @@ programs. Their flags: command_flags.py.
 """
 
 import contextlib
+import ctypes
 import logging as python_logging
 import os
 import re
@@ -16,7 +17,7 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from experiments.commands import allocator, cache, start_up
+from experiments.commands import cache, start_up
 from experiments.commands.command_flags import check, described, parse
 from experiments.commands.start_up import AbsentError
 from jaxrl_llm import config
@@ -74,7 +75,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
                         f"{threading.TIMEOUT_MAX:.0f} seconds. Fix: such as 300.")
     logging.set_verbosity(logging.WARNING)
     logging.get_absl_logger().addFilter(_no_repetition)
-    allocator.return_large_arrays()
+    return_large_arrays()
     cache.keep_programs()
     if multi_process:
       start_up.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _WAIT.value)
@@ -113,9 +114,19 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
     _exit(1, f"{type(error).__name__}: {error}")
 
 
-def with_fix(error: Exception) -> str:
-  """Returns an error's text; for errors of the operating system, which name a path, a fix is added.
+def return_large_arrays() -> None:
+  """Makes `free` give arrays from 1 MiB on back to the system, unless the environment says when.
+
+  glibc raises this limit to 32 MiB as soon as such an array is freed; then weights and activations
+  lie in a heap that small objects keep from shrinking. Other C libraries have no such call.
   """
+  mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+  if mallopt is not None and "MALLOC_MMAP_THRESHOLD_" not in os.environ:
+    mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD of malloc.h
+
+
+def with_fix(error: Exception) -> str:
+  """Returns an error's text, with a fix for those of the operating system that name a path."""
   text = str(error)
   if not isinstance(error, OSError) or error.filename is None or "Fix: " in text:
     return text
@@ -162,12 +173,8 @@ def _silence_threads() -> None:
   """Keeps what is left unfinished, and fails after the error as the process ends, from printing:
   objects that are freed, threads, and the event loops of Orbax.
   """
-  sys.unraisablehook = threading.excepthook = _ignore
+  sys.unraisablehook = threading.excepthook = lambda _: None
   python_logging.getLogger("asyncio").setLevel(python_logging.CRITICAL + 1)
-
-
-def _ignore(_) -> None:
-  pass
 
 
 def _report(unraisable) -> None:

@@ -67,7 +67,6 @@ def read(run: RunFolder) -> list[Strip]:
 
 def _spread(entries: list) -> list:
   """Returns at most SHOWN entries: the first, the last, and evenly spaced ones between."""
-  if len(entries) <= SHOWN:
-    return entries
-  step = (len(entries) - 1) / (SHOWN - 1)
-  return [entries[round(index * step)] for index in range(SHOWN)]
+  count = min(SHOWN, len(entries))
+  step = (len(entries) - 1) / max(1, count - 1)
+  return [entries[round(index * step)] for index in range(count)]

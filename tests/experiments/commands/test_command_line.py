@@ -1,4 +1,4 @@
-"""What a user writes wrongly in a command's flags ends in one line."""
+"""Mistakes in a command's flags end in one line, and freed memory leaves a command."""
 
 import os
 import subprocess
@@ -201,3 +201,38 @@ def test_an_exit_in_a_plugin_ends_no_run_in_silence(monkeypatch, capsys):
   with pytest.raises(SystemExit) as ended:
     command_line.run(lambda: None, (), (), errors=())
   assert ended.value.code == 1 and "sys.exit(0) would end the run" in capsys.readouterr().err
+
+
+# Large arrays between small ones that stay: a heap could not shrink below the last of them.
+MEMORY_PROGRAM = """
+import os
+import sys
+import numpy as np
+from experiments.commands import command_line
+
+def resident():
+  return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+if sys.argv[1] == "set":
+  command_line.return_large_arrays()
+before = resident()
+np.ones(31 << 20, np.uint8)  # freed: raises glibc's threshold
+pairs = [(np.ones(8 << 20, np.uint8), np.ones(1 << 16, np.uint8)) for _ in range(32)]
+small = [pair[1] for pair in pairs]
+del pairs
+print(resident() - before)
+"""
+
+
+def kept_mebibytes(argument: str, **variables: str) -> float:
+  environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | variables
+  return float(subprocess.run([sys.executable, "-c", MEMORY_PROGRAM, argument], text=True,
+                              stdout=subprocess.PIPE, check=True, env=environment).stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
+def test_freed_arrays_leave_the_process():
+  if kept_mebibytes("unset") < 200:
+    pytest.skip("this C library gives freed arrays back by itself")
+  assert kept_mebibytes("set") < 20
+  assert kept_mebibytes("set", MALLOC_MMAP_THRESHOLD_="100000000") > 200

@@ -202,14 +202,14 @@ class Table(Generic[E]):
       ConfigError: names the hyperparameter, the hyperparameters of the method, and the methods that
         read it.
     """
-    own_numbers = self[name].defaults
+    defaults = self[name].defaults
     for number, value in values.items():
-      if number not in own_numbers:
+      if number not in defaults:
         other_methods = self.readers(number)
         hint = f"; what does: {', '.join(other_methods)}" if other_methods else did_you_mean(
-            number, own_numbers)
+            number, defaults)
         raise ConfigError(f"{self.kind}.{number} = {value!r}: {name!r} does not read it; it reads "
-                          f"{', '.join(sorted(own_numbers)) or 'no number'}{hint}. Fix: remove it.")
+                          f"{', '.join(sorted(defaults)) or 'no number'}{hint}. Fix: remove it.")
 
   def numbers(self, choice: "Choice", *, strict: bool = True):
     """Returns the hyperparameters of the chosen method, with its defaults for hyperparameters that

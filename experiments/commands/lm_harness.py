@@ -115,7 +115,7 @@ class PolicyLM(TemplateLM):
                     of_directory(pretrained, dtype, compute_dtype))
     self.tokenizer, self.max_length = self._policy.tokenizer, max_length or self._policy.positions
     self._batch_size, self._seed, mesh = int(batch_size), seed, self._policy.mesh
-    self._rows_mesh = parallel.of_whole_rows(mesh)
+    self._rows_mesh = parallel.row_mesh(mesh)
     self._decoding = hand_over.make(self._policy.model, self._rows_mesh)
 
   @property

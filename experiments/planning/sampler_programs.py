@@ -160,7 +160,7 @@ def _engine(planned: Planned, params, resident: int, mean_length: float) -> list
                     replicated((slots,)))
   completions = lengths.in_flight(r.rows, mean_length) * r.max_new_tokens
   # `shared` has the prompts, once for a group
-  live = (sizes.own_prompt(engine_cfg, r.max_prompt_tokens) + completions) / columns
+  live = (sizes.row_prompt(engine_cfg, r.max_prompt_tokens) + completions) / columns
   block = live_attention.block_of(columns, kv_cache.dtype(model.config))
   share = min(1.0, live + block / 2 / columns)  # half of a row's last block is dead in the mean
   inputs = _inputs(replicated, slots, engine_cfg.chunk if r.max_turns else 0,

@@ -58,8 +58,8 @@ def decide(questions: list[Question], *, workers: int = 2, timeout: float = 10.0
   distinct = list(dict.fromkeys(questions))
   outcomes = dict(zip(distinct, pool.run([dataclasses.astuple(q) for q in distinct]), strict=True))
   golds = list(dict.fromkeys(q.gold for q in distinct if _costly(outcomes[q])))
-  own = pool.run([(gold, gold) for gold in golds]) if golds else []
-  costly_golds = {gold for gold, outcome in zip(golds, own, strict=True) if _costly(outcome)}
+  checks = pool.run([(gold, gold) for gold in golds]) if golds else []
+  costly_golds = {gold for gold, outcome in zip(golds, checks, strict=True) if _costly(outcome)}
   return [_verdict(outcomes[q], q.gold in costly_golds) for q in questions]
 
 

@@ -134,16 +134,16 @@ def _scores(queries, keys, visible):
   return jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
 
 
-def _mix(weights, values, own, dtype=None):
+def _mix(weights, values, query_dtype, dtype=None):
   """Returns values [R, K, T, d] summed with weights [R, K, H/K, S, T]: [R, K, H/K, S, d].
 
   Args:
-    own: dtype of the queries.
+    query_dtype: dtype of the queries.
     dtype: of the sum; None: of the product.
   """
-  values, scale = _multiplied_out(values, own)
+  values, scale = _multiplied_out(values, query_dtype)
   weights = weights if scale is None else weights * scale.swapaxes(2, 3)[:, :, None]
-  weights = weights.astype(jnp.promote_types(own, values.dtype))
+  weights = weights.astype(jnp.promote_types(query_dtype, values.dtype))
   rows, kv_heads, per, length, slots = weights.shape
   outputs = jnp.einsum("rknt,rktd->rknd", weights.reshape(rows, kv_heads, -1, slots), values,
                        preferred_element_type=dtype)

@@ -237,8 +237,8 @@ def _new_adapter(keys: Keys, shape: tuple[int, ...], rank: int, key: jax.Array) 
   batch, (inner, _) = _batch(keys, len(shape)), ADAPTABLE[keys[-1]]
   fan_in, fan_out = math.prod(shape[batch:batch + inner]), math.prod(shape[batch + inner:])
   bound = fan_in**-0.5
-  own_key = jax.random.fold_in(key, zlib.crc32(path(keys).encode()))
-  a = jax.random.uniform(own_key, (*shape[:batch], fan_in, rank), jnp.float32, -bound, bound)
+  leaf_key = jax.random.fold_in(key, zlib.crc32(path(keys).encode()))
+  a = jax.random.uniform(leaf_key, (*shape[:batch], fan_in, rank), jnp.float32, -bound, bound)
   return {"a": a, "b": jnp.zeros((*shape[:batch], rank, fan_out), jnp.float32)}
 
 

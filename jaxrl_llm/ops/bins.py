@@ -71,8 +71,8 @@ def places(lengths: Int[Array, " R"], width: int, bins: Bins) -> Places:
     sees = (by_slot(prefix) > 0) & ~in_prefix & is_occupied
     shared = jnp.where(sees, bins.rows + by_slot(first) + 1, NOTHING)
     prefix_column = jnp.take_along_axis(starts, first, 1)[..., None] + jnp.arange(width)
-    own_start = jnp.arange(width) >= left_out[..., None]
-    column = jnp.where(own_start, column - left_out[..., None], prefix_column)
+    is_suffix = jnp.arange(width) >= left_out[..., None]
+    column = jnp.where(is_suffix, column - left_out[..., None], prefix_column)
   positions = jnp.where(is_occupied, positions, 0)
   column = jnp.minimum(column, bins.capacity - 1).reshape(len(sizes), -1)
   return Places(row * width + positions, positions, jnp.where(is_occupied, segments, 0), shared,

@@ -30,10 +30,10 @@ from jaxrl_llm.parallel.meshes import (
   apart,
   make_mesh,
   of_process,
-  of_whole_rows,
   padded,
   per_engine,
   rollout_mesh,
+  row_mesh,
   row_shards,
   slice_count,
   spans_processes,
@@ -41,6 +41,6 @@ from jaxrl_llm.parallel.meshes import (
 )
 
 __all__ = ["AXES", "DECODING_RULES", "RULES", "Layout", "apart", "gather_host", "held_by",
-           "local_rows", "make_mesh", "of_process", "of_whole_rows", "padded", "param_shardings",
+           "local_rows", "make_mesh", "of_process", "row_mesh", "padded", "param_shardings",
            "per_engine", "replicated", "rollout_mesh", "row_shards", "rows", "slice_count",
            "spans_processes", "spec", "spread", "to_global", "training_devices", "transfer"]

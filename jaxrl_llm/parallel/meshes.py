@@ -48,7 +48,7 @@ def make_mesh(cfg: MeshConfig, devices=None) -> Mesh:
 def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
   """Returns the mesh that samples: the last `cfg.rollout` devices, each with all parameters.
 
-  If `cfg.rollout` is 0, these are the devices of `mesh` in this process, as in `of_whole_rows`.
+  If `cfg.rollout` is 0, these are the devices of `mesh` in this process, as in `row_mesh`.
 
   Args:
     mesh: from `make_mesh` for the same devices.
@@ -58,7 +58,7 @@ def rollout_mesh(cfg: MeshConfig, mesh: Mesh, devices=None) -> Mesh:
   """
   _, rollout_devices = _split_devices(cfg, devices)
   if not rollout_devices:
-    return of_whole_rows(of_process(mesh))
+    return row_mesh(of_process(mesh))
   return _mesh(rollout_devices, (len(rollout_devices), 1, 1, 1))
 
 
@@ -93,7 +93,7 @@ def _process(device) -> int:
   return device.process_index
 
 
-def of_whole_rows(mesh: Mesh) -> Mesh:
+def row_mesh(mesh: Mesh) -> Mesh:
   """Returns the mesh in which what divided a row's tokens divides rows; `mesh` if nothing did.
 
   For sampling: a step of decoding has one token of each row.

@@ -54,7 +54,7 @@ def make_prepare(cfg: RolloutConfig, model: Model, mesh: Mesh, rollout_mesh: Mes
   sampling_model = numerics.rollout_model(model, cfg)
   separate = parallel.apart(rollout_mesh, mesh)
   lay_out = hand_over.make(sampling_model,
-                           rollout_mesh if separate else parallel.of_whole_rows(mesh))
+                           rollout_mesh if separate else parallel.row_mesh(mesh))
 
   def rollout_numerics(params):
     return numerics.rollout_numerics(model, params, cfg)[1]
@@ -63,7 +63,7 @@ def make_prepare(cfg: RolloutConfig, model: Model, mesh: Mesh, rollout_mesh: Mes
   if numerics.changes_params(model, cfg):
     rounded = jax.jit(rollout_numerics)
   if not separate:
-    return on_own(lambda params: lay_out(rounded(params)), mesh)
+    return local_prepare(lambda params: lay_out(rounded(params)), mesh)
   # Another thread may call this while the training devices work, so no collective may run there: a
   # scale of int8 is a maximum over shards, so that rounding waits until the copy is made.
   elementwise = cfg.quantization == int8.NONE
@@ -77,14 +77,14 @@ def make_prepare(cfg: RolloutConfig, model: Model, mesh: Mesh, rollout_mesh: Mes
   return prepare
 
 
-def on_own(prepare: PrepareFn, mesh: Mesh) -> PrepareFn:
+def local_prepare(prepare: PrepareFn, mesh: Mesh) -> PrepareFn:
   """Returns `prepare` with its copy restricted to this process's devices.
 
   All processes make the copy together. After that each samples without the others.
   """
   if not parallel.spans_processes(mesh):
     return prepare
-  local_mesh = parallel.of_whole_rows(parallel.of_process(mesh))
+  local_mesh = parallel.row_mesh(parallel.of_process(mesh))
   return lambda params: parallel.held_by(prepare(params), local_mesh)
 
 

@@ -21,7 +21,8 @@ from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_TOKEN, STOP_TURNS
 
 __all__ = [
     "Continue", "ENVIRONMENTS", "Environment", "OF_TOOL", "Stop", "StopStrings", "TOOLS",
-    "ToolEnvironment", "TurnEnvironment", "before_stop", "make_environment", "make_own", "register"
+    "ToolEnvironment", "TurnEnvironment", "before_stop", "make_environment", "make_plugin",
+    "register"
 ]
 
 
@@ -173,8 +174,8 @@ def make_environment(tokenizer, protocol: str, tool: str, *, eos_ids: Sequence[i
     raise
 
 
-def make_own(name: str, tokenizer, eos_ids: Sequence[int], max_output_tokens: int,
-             numbers) -> Environment:
+def make_plugin(name: str, tokenizer, eos_ids: Sequence[int], max_output_tokens: int,
+                numbers) -> Environment:
   """Returns the environment of a plugin.
 
   Raises:
@@ -185,7 +186,6 @@ def make_own(name: str, tokenizer, eos_ids: Sequence[int], max_output_tokens: in
     lacking = [method for method in ("turn_end", "step", "close")
                if not callable(getattr(environment, method, None))]
     if lacking:
-      raise TypeError(
-          f"an environment has turn_end, step and close; this {type(environment).__name__} "
-                      f"lacks {', '.join(lacking)}")
+      raise TypeError("an environment has turn_end, step and close; this "
+                      f"{type(environment).__name__} lacks {', '.join(lacking)}")
     return environment

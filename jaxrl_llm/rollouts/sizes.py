@@ -107,14 +107,14 @@ def columns(cfg: EngineConfig, width: int, dtype) -> int:
     width: columns of the prompts.
     dtype: of the cache.
   """
-  longest = own_prompt(cfg, width) + cfg.max_new_tokens
+  longest = row_prompt(cfg, width) + cfg.max_new_tokens
   if cfg.attention != decode_attention.KERNEL:
     return longest + cfg.chunk
   block = live_attention.block_of(longest, dtype)
   return -(-longest // block) * block
 
 
-def own_prompt(cfg: EngineConfig, width: int) -> int:
+def row_prompt(cfg: EngineConfig, width: int) -> int:
   """Returns the columns that a row has for its prompt: none where prompts are shared."""
   return 0 if cfg.shared_prefix else width
 
@@ -124,7 +124,7 @@ def windows(cfg: EngineConfig, width: int) -> list[int]:
   so many windows more. No row that goes on has max_new_tokens columns of its completion. The kernel
   has one program for all.
   """
-  first = own_prompt(cfg, width)
+  first = row_prompt(cfg, width)
   last = first + cfg.max_new_tokens
   if cfg.attention == decode_attention.KERNEL:
     return [last]

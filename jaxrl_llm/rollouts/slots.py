@@ -86,7 +86,7 @@ class Slots:
     self.batch_sizes = sizes.batch_sizes(cfg, rows, sizes.shards(mesh))
     self.windows = sizes.windows(cfg, width)
     self.row = np.full(self.batch_sizes[0], -1)
-    self.width, self.columns = sizes.own_prompt(cfg, width), sizes.columns(cfg, width, self.dtype)
+    self.width, self.columns = sizes.row_prompt(cfg, width), sizes.columns(cfg, width, self.dtype)
     self.cache = self.programs.empty(len(self.row), self.columns, side or 1)
     self.wave, self._prefilled = (0, 0), []
     self.store, self.prompt_widths = None, [width]

@@ -138,7 +138,7 @@ def sample_rows(sampler: Sampler, params: Params, prompts: PromptBatch, draw: Dr
   count = len(prompts.row_id)
   local_mesh = parallel.of_process(sampler.mesh)
   size = group_size * parallel.padded(-(-min(piece, count) // group_size),
-                                      parallel.of_whole_rows(local_mesh))
+                                      parallel.row_mesh(local_mesh))
   of_rows = {}
   if sampler.environment and problems:
     of_rows = {"problems": by_row(prompts, problems)}

@@ -112,7 +112,7 @@ def write(path: str, text: str) -> None:
     file.write(text)
 
 
-def enter_own_devices() -> None:
+def enter_private_devices() -> None:
   """Replaces /dev by a folder with separate device nodes, in a separate mount namespace.
 
   Times, modes and locks of a node are shared by all that see it, so these are not the host's. Only
@@ -144,7 +144,7 @@ def library_folders(more: list[str]) -> list[str]:
   return [path for path in folders if not any(path.startswith(f"{parent}/") for parent in folders)]
 
 
-def enter_own_files(folders: list[str]) -> None:
+def enter_private_files(folders: list[str]) -> None:
   """Replaces the file tree of this mount namespace by one with only the interpreter's libraries.
 
   `folders`, from `library_folders`, are read-only. There is no /proc and no /etc, /dev has only

@@ -52,7 +52,7 @@ def isolate(isolation: set[str], settings: dict) -> tuple[str, int | None]:
       pass
   if "files" in isolation:
     try:
-      linux.enter_own_files(settings["folders"])
+      linux.enter_private_files(settings["folders"])
     except linux.REFUSED:
       isolation.discard("files")
   try:

@@ -70,7 +70,7 @@ def namespaces(without: set[str]) -> set[str]:
   isolation = set()
   try:
     if not without & {"files", "devices"}:
-      linux.enter_own_devices()
+      linux.enter_private_devices()
       isolation.add("devices")
   except linux.REFUSED:
     pass

@@ -106,7 +106,7 @@ def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
   weighed_rollout, metrics = weighed_batch(rollout, rewards, keep, scores, cfg=cfg)
   batches = []
   for k in range(cfg.parts):
-    take = functools.partial(_whole_groups, k=k, cfg=cfg)
+    take = functools.partial(_full_groups, k=k, cfg=cfg)
     part, part_keep = jax.tree.map(take, (weighed_rollout, keep))
     if part.columns is not None:
       part = part.replace(at_anchor=jnp.full_like(part_keep, k == 0))
@@ -114,7 +114,7 @@ def optimizer_batches(rollout, rewards, keep, scores: Scores, *,
   return batches, metrics
 
 
-def _whole_groups(x: jax.Array, k: int, cfg: BatchConfig) -> jax.Array:
+def _full_groups(x: jax.Array, k: int, cfg: BatchConfig) -> jax.Array:
   """Returns the rows of groups k, k + parts, ...: an equal share of each shard."""
   groups = x.reshape(-1, cfg.parts, cfg.group_size, *x.shape[1:])
   return groups[:, k].reshape(-1, *x.shape[1:])

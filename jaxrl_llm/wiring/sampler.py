@@ -98,8 +98,8 @@ def make_sampler(cfg: Config, task: Task, model: Model, mesh: Mesh, rollout_mesh
       environment=environment,
       prepare=prepare,
       sample=sample,
-      prepare_heldout=engine_sampler.on_own(
-          hand_over.make(model, parallel.of_whole_rows(mesh)), mesh),
+      prepare_heldout=engine_sampler.local_prepare(
+          hand_over.make(model, parallel.row_mesh(mesh)), mesh),
       sample_heldout=_heldout_sampler(model, rows, mesh),
       sample_on=engine_sampler.in_flight_sampler(
           rollout_mesh, mesh, numerics.rollout_model(model, cfg.rollout),
@@ -128,12 +128,12 @@ def make_run_environment(rollout: RolloutConfig, tool: ToolConfig, environment: 
   r = rollout
   if not r.stop_strings and not r.max_turns:
     return None
-  from jaxrl_llm.rollouts.environment import StopStrings, ToolCalls, make_environment, make_own
+  from jaxrl_llm.rollouts.environment import StopStrings, ToolCalls, make_environment, make_plugin
   if r.stop_strings:
     return StopStrings(task.tokenizer, r.stop_strings, eos_ids=task.stop_ids)
   if environment.name != OF_TOOL:
-    return make_own(environment.name, task.tokenizer, task.stop_ids, r.max_tool_tokens,
-                    ENVIRONMENTS.numbers(environment))
+    return make_plugin(environment.name, task.tokenizer, task.stop_ids, r.max_tool_tokens,
+                       ENVIRONMENTS.numbers(environment))
   name, protocol = tool_of(tool, task, task_name, r.max_turns)
   numbers = TOOLS.numbers(tool) if name == tool.name else None
   return make_environment(task.tokenizer, protocol, name, eos_ids=task.stop_ids,
@@ -169,7 +169,7 @@ def _heldout_sampler(model: Model, rows: engine_sampler.Rows, mesh: Mesh) -> Hel
 
   @functools.cache
   def of_groups(group_size):
-    return engine_sampler.sampler_on(parallel.of_whole_rows(local_mesh), local_mesh, model,
+    return engine_sampler.sampler_on(parallel.row_mesh(local_mesh), local_mesh, model,
                                      dataclasses.replace(rows, group_size=group_size))
 
   def sample_heldout(params, prompts, key, sampling, problems=None, group_size=1):

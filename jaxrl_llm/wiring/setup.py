@@ -51,7 +51,7 @@ def build(cfg: Config, devices=None, *, training: bool = True) -> Built:
   """
   cfg, task, learner = build_learner(cfg, devices, training=training)
   if not training:
-    slots = parallel.padded(cfg.rollout.slots, parallel.of_whole_rows(learner.mesh))
+    slots = parallel.padded(cfg.rollout.slots, parallel.row_mesh(learner.mesh))
     cfg = dataclasses.replace(cfg, rollout=dataclasses.replace(cfg.rollout, slots=slots))
   check_rewards(task, cfg.task.heldout_problems)
   rollout_mesh = parallel.rollout_mesh(cfg.mesh, learner.mesh, devices)

@@ -50,7 +50,7 @@ def test_devices_of_a_row_sample_rows_of_their_own():
     return sample_rows(of.sampler, start_of(of).params, prompts,
                        Draw(jax.random.key(1), of.sampler.sampling), piece=6)
 
-  assert parallel.padded(6, parallel.of_whole_rows(made.learner.mesh)) == 8
+  assert parallel.padded(6, parallel.row_mesh(made.learner.mesh)) == 8
   np.testing.assert_array_equal(sampled(made).tokens, sampled(built(1, **SERIAL)).tokens)
 
 

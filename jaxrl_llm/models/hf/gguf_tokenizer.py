@@ -46,9 +46,9 @@ def build(file: Path, metadata: dict[str, Any]):
     tokenizer = _byte_level(values, pre) if kind == "gpt2" else _sentencepiece(values)
     tokens, types = values["tokens"], values.get("token_type", ())
     for marked, special in ((CONTROL, True), (USER_DEFINED, False)):
-      whole = [AddedToken(token, normalized=False, special=special)
+      added = [AddedToken(token, normalized=False, special=special)
                for token, type_ in zip(tokens, types, strict=True) if type_ == marked]
-      (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(whole)
+      (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(added)
     names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     special_tokens = {f"{name}_token": tokens[values[f"{key}_token_id"]]
                       for name, key in names.items() if f"{key}_token_id" in values}

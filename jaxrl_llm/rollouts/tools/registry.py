@@ -51,7 +51,7 @@ class FunctionTool(Tool):
   """A function from text to text as a `Tool`. If it raises, the call is `unavailable`."""
 
   def __init__(self, entry: ToolEntry, cfg):
-    self._entry, self._cfg, self._said = entry, cfg, set()
+    self._entry, self._cfg, self._reasons = entry, cfg, set()
 
   def run(self, text: str) -> ToolResult:
     """Returns the function's text with status `ok`, or the ToolResult that it returned."""
@@ -60,8 +60,8 @@ class FunctionTool(Tool):
       tool_result = _as_tool_result(self._entry.function(text, self._cfg))
     except Exception as error:
       reason = f"{type(error).__name__}: {error}"
-      if reason not in self._said:
-        self._said.add(reason)
+      if reason not in self._reasons:
+        self._reasons.add(reason)
         logger.warning("tool %s: %s; the rows of such calls are void", self._entry.where, reason)
       return ToolResult("unavailable", reason)
     return dataclasses.replace(tool_result, seconds=time.perf_counter() - begin)

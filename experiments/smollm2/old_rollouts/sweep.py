@@ -44,7 +44,7 @@ SIZES = ("--config.plugins=experiments/smollm2/chains.py", "--config.rollout.pro
          f"--config.iterations={ITERATIONS}",
          "--config.task.heldout_problems=48", "--config.evaluation.every=12",
          "--config.evaluation.samples=8", "--config.checkpoint.every=12")
-HEADER = ("method", "learning rate", *accuracy.SAMPLED_HEADER)
+HEADER = ("method, learning rate", *accuracy.SAMPLED_HEADER)
 VERDICT_HEADER = ("interval, Holm-corrected", "p", "seeds of this sign", "this page alone")
 
 
@@ -102,7 +102,8 @@ def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md, and the figure."""
   by_method = groups(results)
   write = functools.partial(page_parts.replace_part, folder / "README.md")
-  rows = [(*key, *accuracy.sampled_row(list(seeds.values()))) for key, seeds in by_method.items()]
+  rows = [(", ".join(key), *accuracy.sampled_row(list(seeds.values())))
+          for key, seeds in by_method.items()]
   write("sweep.py, comparison", page_parts.narrow_tables(HEADER, rows)
         + sweeps.made_at(results))
   write("sweep.py, verdicts", verdicts(results, "mean"))

@@ -16,6 +16,7 @@ from jaxrl_llm.store import checksums, folders
 from jaxrl_llm.store.folders import is_bucket, path_of, storage_of
 
 BEST = "best"  # the folder of the best parameters, next to "checkpoints"
+LARGE_STATE = 1 << 28  # bytes
 logger = logging.getLogger(__name__)
 
 
@@ -56,12 +57,15 @@ class Checkpoints:
   def save(self, iteration: int, tree) -> None:
     """Begins to write; on return the tree has been copied from the devices.
 
-    On a CPU the copy is the array's own memory. A later program that donates the array then finds
-    it in use, and JAX gives it other memory.
+    On a CPU the copy is the array's own memory, which the next update could not be donated while
+    it is in use. A large tree is therefore complete on return there.
     """
     self.finish()
     self._writing = iteration
     self._manager.save(iteration, args=ocp.args.StandardSave(tree), force=True)
+    sizes = (leaf.nbytes for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
+    if jax.default_backend() == "cpu" and sum(sizes) > LARGE_STATE:
+      self.finish()
 
   def _list_files(self) -> None:
     """Writes the checksums of the arrays. Orbax calls this in its thread before it gives the folder

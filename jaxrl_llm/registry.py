@@ -250,8 +250,7 @@ def _empty_plugins() -> str:
 class Combination(Table[E]):
   """A table of which a config may name several methods, comma-separated: `task,brevity`.
 
-  They share one set of hyperparameters. A hyperparameter that several of them read has one value
-  for all.
+  They share one set of hyperparameters: one that several of them read has one value for all.
   """
 
   def parts(self, name: str) -> dict[str, E]:
@@ -291,8 +290,7 @@ class Choice:
   """A method's name and the hyperparameters that were set for it.
 
   In `EstimatorConfig("gspo", clip_low=1e-3)` the other hyperparameters have the method's defaults,
-  and are read
-  like fields: `.clip_high`. None as a number means no bound.
+  and are read like fields: `.clip_high`. None as a number means no bound.
 
   Attributes:
     name: name of the method.

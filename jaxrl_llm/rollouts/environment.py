@@ -21,7 +21,7 @@ from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_TOKEN, STOP_TURNS
 
 __all__ = [
     "Continue", "ENVIRONMENTS", "Environment", "OF_TOOL", "Stop", "StopStrings", "TOOLS",
-    "ToolEnvironment", "TurnEnvironment", "before_stop", "make_environment", "make_plugin",
+    "ToolEnvironment", "TurnEnvironment", "before_stop", "make_environment", "from_plugin",
     "register"
 ]
 
@@ -174,7 +174,7 @@ def make_environment(tokenizer, protocol: str, tool: str, *, eos_ids: Sequence[i
     raise
 
 
-def make_plugin(name: str, tokenizer, eos_ids: Sequence[int], max_output_tokens: int,
+def from_plugin(name: str, tokenizer, eos_ids: Sequence[int], max_output_tokens: int,
                 numbers) -> Environment:
   """Returns the environment of a plugin.
 

@@ -3,7 +3,6 @@ after a torn or damaged one, the one before is read.
 """
 
 import logging
-import os
 from pathlib import Path
 
 import jax
@@ -16,7 +15,6 @@ from jaxrl_llm.store import checksums, folders
 from jaxrl_llm.store.folders import is_bucket, path_of, storage_of
 
 BEST = "best"  # the folder of the best parameters, next to "checkpoints"
-LARGE_STATE = 1 << 28  # bytes
 logger = logging.getLogger(__name__)
 
 
@@ -57,14 +55,14 @@ class Checkpoints:
   def save(self, iteration: int, tree) -> None:
     """Begins to write; on return the tree has been copied from the devices.
 
-    On a CPU the copy is the array's own memory, which the next update could not be donated while
-    it is in use. A large tree is therefore complete on return there.
+    On a CPU the copy is the array's own memory, which an update cannot be donated meanwhile. A tree
+    above 256 MiB is therefore complete on return there.
     """
     self.finish()
     self._writing = iteration
     self._manager.save(iteration, args=ocp.args.StandardSave(tree), force=True)
     sizes = (leaf.nbytes for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
-    if jax.default_backend() == "cpu" and sum(sizes) > LARGE_STATE:
+    if jax.default_backend() == "cpu" and sum(sizes) > 2**28:
       self.finish()
 
   def _list_files(self) -> None:
@@ -218,7 +216,7 @@ def complete(path: Path) -> bool:
   return path.exists() if storage is None else storage.complete(path_of(path))
 
 
-def iterations(workdir: str | os.PathLike, folder: str = "checkpoints") -> list[int]:
+def iterations(workdir: str | Path, folder: str = "checkpoints") -> list[int]:
   """Returns iterations with a complete checkpoint, in order. Orbax gives unfinished ones another
   name.
 

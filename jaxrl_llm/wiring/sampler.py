@@ -128,11 +128,11 @@ def make_run_environment(rollout: RolloutConfig, tool: ToolConfig, environment: 
   r = rollout
   if not r.stop_strings and not r.max_turns:
     return None
-  from jaxrl_llm.rollouts.environment import StopStrings, ToolCalls, make_environment, make_plugin
+  from jaxrl_llm.rollouts.environment import StopStrings, ToolCalls, from_plugin, make_environment
   if r.stop_strings:
     return StopStrings(task.tokenizer, r.stop_strings, eos_ids=task.stop_ids)
   if environment.name != OF_TOOL:
-    return make_plugin(environment.name, task.tokenizer, task.stop_ids, r.max_tool_tokens,
+    return from_plugin(environment.name, task.tokenizer, task.stop_ids, r.max_tool_tokens,
                        ENVIRONMENTS.numbers(environment))
   name, protocol = tool_of(tool, task, task_name, r.max_turns)
   numbers = TOOLS.numbers(tool) if name == tool.name else None

@@ -10,6 +10,8 @@ completions of 32 tokens; nothing was screened at 128. Writes the tables of READ
 accuracy.png beside this file.
 """
 
+import functools
+from collections.abc import Collection
 from pathlib import Path
 
 from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweep_results, sweeps
@@ -43,40 +45,45 @@ def cells() -> list[Cell]:
           for seed in SEEDS for name, (preset, flags) in METHODS.items()]
 
 
-def groups(results: dict[str, dict]) -> dict[str, dict[int, dict]]:
-  """Returns the results by method and seed, in the order of METHODS."""
-  seeds = sweep_results.by_seed(results)
-  return {name: seeds[name] for name in METHODS if name in seeds}
-
-
-def verdicts(results: dict[str, dict], measure: str) -> str:
-  """Returns the comparisons by one measure: paired by seed and warm start, corrected together."""
+def verdicts(groups: dict[str, dict[int, dict]], measure: str) -> str:
+  """Returns the comparisons of methods, each with its results by seed, by one measure: paired by
+  seed and warm start, corrected together.
+  """
   name_of_measure, read = accuracy.MEASURES[measure]
   values = {(name,): {seed: read(result["measured"]) for seed, result in seeds.items()}
-            for name, seeds in groups(results).items()}
+            for name, seeds in groups.items()}
   return tables.markdown_table(
       (f"minus {REFERENCE}", f"{name_of_measure}, difference", *VERDICT_HEADER),
       statistics.comparison_rows(values, lambda key: (REFERENCE,)))
 
 
-def render(results: dict[str, dict], folder: Path) -> None:
-  """Writes the tables into README.md, and the figure."""
-  page, by_method = folder / "README.md", groups(results)
+def render(results: dict[str, dict], folder: Path, methods: Collection[str], planned: int,
+           title: str) -> None:
+  """Writes the tables into README.md, and the figure.
+
+  Args:
+    methods: in the order of the tables.
+    planned: runs.
+    title: of the figure.
+  """
+  page, seeds_of = folder / "README.md", sweep_results.by_seed(results)
+  by_method = {name: seeds_of[name] for name in methods if name in seeds_of}
   rows = [(name, *accuracy.sampled_row(list(seeds.values()))) for name, seeds in by_method.items()]
-  progress = f"\n{len(results)} runs; {len(cells())} are planned."
+  progress = f"\n{len(results)} runs; {planned} are planned."
   page_parts.replace_part(page, "sweep.py, comparison", page_parts.narrow_tables(HEADER, rows)
                       + progress + sweeps.made_at(results))
-  page_parts.replace_part(page, "sweep.py, verdicts", verdicts(results, "mean"))
-  page_parts.replace_part(page, "sweep.py, verdicts at the end", verdicts(results, "end"))
+  page_parts.replace_part(page, "sweep.py, verdicts", verdicts(by_method, "mean"))
+  page_parts.replace_part(page, "sweep.py, verdicts at the end", verdicts(by_method, "end"))
   curves = [(name, seed, " ".join(f"{value:.2f}" for value in result["measured"]["sampled"]))
             for name, seeds in by_method.items() for seed, result in sorted(seeds.items())]
   page_parts.replace_part(page, "sweep.py, curves", tables.markdown_table(CURVE_HEADER, curves))
   shown = {name: accuracy.panel_curves(list(seeds.values())) for name, seeds in by_method.items()}
   if shown:
-    plots.plot_panels(shown, folder / "accuracy.png", "accuracy, 128 tokens")
+    plots.plot_panels(shown, folder / "accuracy.png", title)
 
 
-SWEEP = Sweep(HERE, cells(), accuracy.measure_sampled, render)
+SWEEP = Sweep(HERE, cells(), accuracy.measure_sampled, functools.partial(
+    render, methods=METHODS, planned=len(cells()), title="accuracy, 128 tokens"))
 
 if __name__ == "__main__":
   sweeps.main(SWEEP, __doc__)

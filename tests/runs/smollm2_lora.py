@@ -27,6 +27,7 @@ def get_config():
   config.reward.name = "digits"
   config.warm_start = base_config().warm_start  # none
   config.task.heldout_problems = 2
+  config.model.scan_layers = True  # one layer to compile, not thirty
   config.rollout.update(prompts=2, group_size=4, max_new_tokens=8, window=8)
   config.evaluation.update(every=3, samples=0)
   config.checkpoint.every = 1

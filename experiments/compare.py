@@ -101,9 +101,10 @@ def _plugins(flags: list[str]) -> list[str]:
 
 def _flags(method: method_text.MethodText, flags: list[str]) -> list[str]:
   """Returns the flags of a run but for its config file: those of all runs stand before its own."""
-  own = [] if method.is_preset else [f"--config.estimator.name={method.name}"]
+  estimator = [] if method.is_preset else [f"--config.estimator.name={method.name}"]
   plugins = [f"{PLUGINS}{','.join([*_plugins(flags), method.plugin])}"] if method.plugin else []
-  return [*own, *flags, *plugins, *(f"--config.{key}={value}" for key, value in method.options)]
+  return [*estimator, *flags, *plugins,
+          *(f"--config.{key}={value}" for key, value in method.options)]
 
 
 def _trained(arguments: argparse.Namespace, label: str, method: method_text.MethodText,

@@ -71,12 +71,12 @@ def main():
   cfg, task, _, sampler = built
   with contextlib.closing(sampler):
     sets = evaluation_sets.make_sets(cfg, task)
-    found = benchmark.run(sets, sampler, params, settings, _OUT.value,
-                          loading.described(cfg) | {"source": source})
-  for name, metrics in found.items():
+    metrics_by_set = benchmark.run(sets, sampler, params, settings, _OUT.value,
+                                   loading.described(cfg) | {"source": source})
+  for name, metrics in metrics_by_set.items():
     print(f"{name}:\n" if name else "", benchmark.table(metrics), sep="")
-  if any(found):
-    print(benchmark.joint_table(found))
+  if any(metrics_by_set):
+    print(benchmark.joint_table(metrics_by_set))
 
 
 if __name__ == "__main__":

@@ -88,10 +88,10 @@ def wrong_steps(texts: list[tuple[str, str]]) -> float:
   """Returns the steps that do not follow from the values before them, per 100 values, of (prompt,
   completion). Unlike accuracy, it does not fall with the length.
   """
-  wrong = [VALUES.get(whole[at]) != (VALUES.get(whole[at - 1], 0)
-                                     + VALUES.get(whole[at - LAG], 0)) % 10
-           for prompt, completion in texts for whole in [prompt[-LAG:] + completion]
-           for at in range(LAG, len(whole))]
+  wrong = [VALUES.get(text[at]) != (VALUES.get(text[at - 1], 0)
+                                    + VALUES.get(text[at - LAG], 0)) % 10
+           for prompt, completion in texts for text in [prompt[-LAG:] + completion]
+           for at in range(LAG, len(text))]
   return round(100 * float(np.mean(wrong)), 4)
 
 

@@ -72,13 +72,13 @@ def model_flops(shape: workload.Shape) -> dict[str, float]:
 
 def tokens(shape: workload.Shape) -> dict[str, int]:
   """Returns the tokens of each part: new tokens for generation, else whole rows."""
-  new, whole = shape.rows * shape.new, shape.rows * (shape.prompt + shape.new)
+  new, total = shape.rows * shape.new, shape.rows * (shape.prompt + shape.new)
   return {
       "generation": new,
       "ragged_generation": int(workload.ragged_lengths(shape).sum()),
-      "scoring": whole,
-      "train_step": whole,
-      "iteration": whole,
+      "scoring": total,
+      "train_step": total,
+      "iteration": total,
       "ragged_iteration": int(shape.rows * shape.prompt + workload.ragged_lengths(shape).sum()),
   }
 

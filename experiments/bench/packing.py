@@ -44,9 +44,9 @@ def ragged(rows: int, longest: int) -> np.ndarray:
   quantiles = (np.arange(rows) + 0.5) / rows
   least = LEAST + 1
   share = (workload.MEAN_OVER_MAX * longest - least) / (longest - least)
-  found = np.round(least + (longest - least) * quantiles**(1 / share - 1)).astype(np.int32)
-  found[-1] = longest
-  return np.random.default_rng(0).permutation(found)
+  lengths = np.round(least + (longest - least) * quantiles**(1 / share - 1)).astype(np.int32)
+  lengths[-1] = longest
+  return np.random.default_rng(0).permutation(lengths)
 
 
 def sampled(lengths: np.ndarray, shape: workload.Shape) -> Rollout:
@@ -132,20 +132,20 @@ def compare_shared(args: argparse.Namespace) -> dict:
 CASES = {"ragged": compare_ragged, "shared": compare_shared}
 
 
-def report(name: str, found: dict) -> str:
+def report(name: str, case: dict) -> str:
   """Returns the numbers of a case as text."""
-  used = found["micro_batches"]
-  lines = [f"{name}: {found['rows']} rows of up to {found['length']} tokens"]
+  used = case["micro_batches"]
+  lines = [f"{name}: {case['rows']} rows of up to {case['length']} tokens"]
   lines += [f"  {kind}: median {np.median(values):.3f} s, {min(values):.3f} to {max(values):.3f} s,"
-            f" {used[kind]} micro-batches" for kind, values in found["seconds"].items()]
-  over = found["measured"] / found["tokens"]
+            f" {used[kind]} micro-batches" for kind, values in case["seconds"].items()]
+  over = case["measured"] / case["tokens"]
   return "\n".join([
       *lines,
-      f"  packed over padded: tokens {found['tokens']:.3f}, needed products "
-      f"{found['products']:.3f}, measured {found['measured']:.3f}, which is {over:.2f} times the "
+      f"  packed over padded: tokens {case['tokens']:.3f}, needed products "
+      f"{case['products']:.3f}, measured {case['measured']:.3f}, which is {over:.2f} times the "
       "ratio of tokens"
       + (f" (target: at most {TARGET})" if name == "ragged" else ""),
-      f"  columns of bins that hold a token: {found['filled']:.1%}",
+      f"  columns of bins that hold a token: {case['filled']:.1%}",
   ])
 
 
@@ -165,9 +165,9 @@ def main() -> None:
   unknown = set(args.cases.split(",")) - set(CASES)
   if unknown:
     parser.error(f"--cases {sorted(unknown)}: allowed are {', '.join(CASES)}")
-  found = {name: CASES[name](args) for name in args.cases.split(",")}
-  args.json.write_text(json.dumps({"environment": measure.environment()} | found, indent=1) + "\n")
-  print("\n".join(report(*item) for item in found.items()))
+  cases = {name: CASES[name](args) for name in args.cases.split(",")}
+  args.json.write_text(json.dumps({"environment": measure.environment()} | cases, indent=1) + "\n")
+  print("\n".join(report(*item) for item in cases.items()))
 
 
 if __name__ == "__main__":

@@ -208,10 +208,10 @@ def _line(result: dict, name: str) -> str:
   """Returns the line of one library: its seconds over all rounds, and rates at their medians."""
   every = {part: [s for once in result["rounds"] for s in once[name][part] or ()]
            for part in ("iteration", "generation", "ragged")}
-  sizes, whole = result["shape"], every["iteration"]
+  sizes, seconds = result["shape"], every["iteration"]
   rows, useful = sizes["prompts"] * sizes["group"], sum(result["ragged_new"])
   generation = np.median(every["generation"])
   ragged = np.median(every["ragged"]) if every["ragged"] else generation
-  rate = rows * (sizes["prompt"] + sizes["new"]) / np.median(whole)
-  return (f"{NAMES[name]:<16}{np.median(whole):>8.3f}s{min(whole):>8.3f}s{max(whole):>8.3f}s"
+  rate = rows * (sizes["prompt"] + sizes["new"]) / np.median(seconds)
+  return (f"{NAMES[name]:<16}{np.median(seconds):>8.3f}s{min(seconds):>8.3f}s{max(seconds):>8.3f}s"
           f"{rate:>9.0f}{rows * sizes['new'] / generation:>18.0f}{useful / ragged:>9.0f}")

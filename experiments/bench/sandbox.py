@@ -51,22 +51,22 @@ def rates(workers: int, programs: int, repeats: int) -> dict[str, list[float]]:
 
     rows = {"sandbox": parallel, "one worker": sequential,
             "interpreter": functools.partial(interpreter, workers=workers)}
-    found = {name: [] for name in rows}
+    speeds = {name: [] for name in rows}
     for _ in range(repeats):
       for name, run in rows.items():
         begin = time.perf_counter()
         outputs = run([PROGRAM] * programs)
-        found[name].append(programs / (time.perf_counter() - begin))
+        speeds[name].append(programs / (time.perf_counter() - begin))
         if set(outputs) != {"42\n"}:
           raise RuntimeError(f"{name}: {PROGRAM!r} gave {sorted(set(outputs))}")
     print(f"without isolation by: {', '.join(sandbox.isolation.missing) or 'nothing'}\n")
-  return found
+  return speeds
 
 
-def table(found: dict[str, list[float]]) -> str:
+def table(speeds: dict[str, list[float]]) -> str:
   lines = ["| row | executions per second, median | smallest | largest |", "|---|---|---|---|"]
   lines += [f"| {name} | {statistics.median(row):.0f} | {min(row):.0f} | {max(row):.0f} |"
-            for name, row in found.items()]
+            for name, row in speeds.items()]
   return "\n".join(lines)
 
 
@@ -82,12 +82,12 @@ def main() -> None:
   for name in ("workers", "programs", "repeats"):
     if getattr(args, name) < 1:
       parser.error(f"--{name} {getattr(args, name)}: must be at least 1")
-  found = rates(args.workers, args.programs, args.repeats)
-  print(table(found))
+  speeds = rates(args.workers, args.programs, args.repeats)
+  print(table(speeds))
   if args.json:
     environment = {"python": platform.python_version(), "system": platform.platform(),
                    "cores": len(os.sched_getaffinity(0))}
-    result = {"workers": args.workers, "programs": args.programs, "executions_per_second": found,
+    result = {"workers": args.workers, "programs": args.programs, "executions_per_second": speeds,
               "environment": environment}
     args.json.write_text(json.dumps(result, indent=1) + "\n")
 

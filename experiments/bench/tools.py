@@ -118,13 +118,13 @@ def run(args: argparse.Namespace) -> dict:
       ModelConfig(vocab_size=2048, width=256, num_layers=6, num_heads=8, num_kv_heads=4,
                   head_dim=32, mlp_width=768))
   params = model.init(jax.random.key(0))
-  found = {mode: [] for mode in MODES}
+  rounds = {mode: [] for mode in MODES}
   for index in range(args.reps + 1):
     for mode in np.roll(MODES, index).tolist():
       result = once(args, model, params, mode)
-      found[mode] += [result] if index else []
+      rounds[mode] += [result] if index else []
   chosen = {name: getattr(args, name) for name in ("rows", "turn", "sleep", "chunk", "reps")}
-  return {"environment": measure.environment(), **chosen, "prompt": PROMPT, "rounds": found}
+  return {"environment": measure.environment(), **chosen, "prompt": PROMPT, "rounds": rounds}
 
 
 def report(result: dict) -> str:
@@ -141,9 +141,9 @@ def report(result: dict) -> str:
   for mode in MODES:
     pairs = zip(rounds[mode], rounds["awake"], strict=True)
     delay = statistics.median(a["others_last"] - b["others_last"] for a, b in pairs)
-    whole, row_0, first, last = (statistics.median(entry[name] for entry in rounds[mode])
-                                 for name in columns)
-    lines.append(f"{mode:<10}{whole:>8.3f}{row_0:>9.3f}{first:>15.3f}{last:>14.3f}{delay:>17.3f}")
+    seconds, row_0, first, last = (statistics.median(entry[name] for entry in rounds[mode])
+                                   for name in columns)
+    lines.append(f"{mode:<10}{seconds:>8.3f}{row_0:>9.3f}{first:>15.3f}{last:>14.3f}{delay:>17.3f}")
   return "\n".join(lines)
 
 

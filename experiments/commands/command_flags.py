@@ -82,8 +82,8 @@ def config_of(flag, check: Callable | None = None) -> Config:
   from ml_collections import config_flags  # here: some commands have no config
 
   overrides = config_flags.get_override_values(flags.FLAGS["config"])
-  if own := plugins_of(overrides):
-    flag.value.plugins = tuple(dict.fromkeys([*plugin_names(flag.value.get("plugins")), *own]))
+  if plugins := plugins_of(overrides):
+    flag.value.plugins = tuple(dict.fromkeys([*plugin_names(flag.value.get("plugins")), *plugins]))
   if "task.name" in overrides:
     load_plugins(flag.value.get("plugins"))  # which may register the task
   if unset := without_foreign(flag.value, overrides, "task"):

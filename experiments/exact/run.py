@@ -113,10 +113,10 @@ def measure(instances: int, group_instances: int) -> dict[str, list[studies.Tabl
 
 def paired_table(rows: list[studies.TableRow], metric: str) -> str:
   """Returns the differences of PAIRS in one metric: a row per pair, a column per drift."""
-  found = comparisons.differences(rows, PAIRS, metric)
+  differences = comparisons.differences(rows, PAIRS, metric)
   cells = {(d.method, d.other, d.drift):
-           f"{d.mean:+.2g} ± {d.error:.1g} ({100 * d.relative:+.1f} %)" for d in found}
-  drifts = sorted({d.drift for d in found})
+           f"{d.mean:+.2g} ± {d.error:.1g} ({100 * d.relative:+.1f} %)" for d in differences}
+  drifts = sorted({d.drift for d in differences})
   return markdown_table((metric, *(f"drift {drift:g}" for drift in drifts)),
                         [(f"{a} - {b}", *(cells[a, b, drift] for drift in drifts))
                          for a, b in PAIRS])
@@ -261,16 +261,16 @@ def main() -> None:
   figures.plot_windows(windows, args.out / "windows.png")
   bodies = sections(rows, windows, args.instances, args.group_instances)
   text = [f"## {title}\n\n{body}" for title, body in bodies.items()]
-  made_by = (
+  origin = (
       f"Written by `run.py --instances {args.instances} --group-instances {args.group_instances}`, "
       f"seed 0; jax {jax.__version__}, {time.process_time():.0f} s of processor time; "
       f"{len(studies.as_published())} estimators, {len(advantages.names())} advantages.\n\n")
   write_csv(rows, args.out / "table.csv")
-  (args.out / "table.md").write_text("# Exact bias and variance\n\n" + made_by + "\n".join(text))
+  (args.out / "table.md").write_text("# Exact bias and variance\n\n" + origin + "\n".join(text))
   if args.out == HERE / "results":
     (HERE / "results.json").write_text(window_results(windows))
-    replace_part(HERE / "README.md", "run.py", made_by + "\n".join(text[:README_SECTIONS]))
-  print(made_by + "\n".join(text))
+    replace_part(HERE / "README.md", "run.py", origin + "\n".join(text[:README_SECTIONS]))
+  print(origin + "\n".join(text))
 
 
 if __name__ == "__main__":

@@ -25,30 +25,30 @@ PAIR = re.compile(r"([A-Za-z0-9][-\w./]*)=(\S+)")
 
 
 def parser() -> argparse.ArgumentParser:
-  made = submit.Parser(description=__doc__)
-  made.add_argument("--name", required=True, help="of the JobSet")
-  made.add_argument("--pods", type=int, required=True, help="each has one process")
-  made.add_argument("--image", required=True, help="with the package and this repository")
-  made.add_argument("--claim", help="PersistentVolumeClaim that all pods may write "
-                    "(ReadWriteMany); not needed where --workdir is gs://...")
-  made.add_argument("--mount", type=PurePosixPath, default=PurePosixPath("/shared"),
-                    help="where the claim is mounted; --workdir lies below it")
-  made.add_argument("--limit", action="append", default=[], metavar="RESOURCE=AMOUNT",
-                    help="of each pod, such as nvidia.com/gpu=8 or cpu=32; may be repeated")
-  made.add_argument("--select", action="append", default=[], metavar="LABEL=VALUE",
-                    help="label that nodes must have; may be repeated")
-  made.add_argument("--namespace", help="default: kubectl's own")
-  made.add_argument("--restarts", type=int, default=3, help="after a pod has failed")
-  made.add_argument("--grace", type=int, default=600,
-                    help="seconds that a pod has to save after SIGTERM")
-  made.add_argument("--repo", default="/jaxrl_llm", help="this repository in the image")
-  made.add_argument("--python", default="python", help="interpreter in the image")
-  made.add_argument("--coordinator-host",
-                    help="name of the first pod; default: the one that JobSet gives it")
-  made.add_argument("--port", type=int, default=8476, help="of the first pod, and the next one")
-  made.add_argument(submit.DRY_RUN, action="store_true",
-                    help="print the manifest, submit nothing; it may stand anywhere")
-  return made
+  cli = submit.Parser(description=__doc__)
+  cli.add_argument("--name", required=True, help="of the JobSet")
+  cli.add_argument("--pods", type=int, required=True, help="each has one process")
+  cli.add_argument("--image", required=True, help="with the package and this repository")
+  cli.add_argument("--claim", help="PersistentVolumeClaim that all pods may write "
+                   "(ReadWriteMany); not needed where --workdir is gs://...")
+  cli.add_argument("--mount", type=PurePosixPath, default=PurePosixPath("/shared"),
+                   help="where the claim is mounted; --workdir lies below it")
+  cli.add_argument("--limit", action="append", default=[], metavar="RESOURCE=AMOUNT",
+                   help="of each pod, such as nvidia.com/gpu=8 or cpu=32; may be repeated")
+  cli.add_argument("--select", action="append", default=[], metavar="LABEL=VALUE",
+                   help="label that nodes must have; may be repeated")
+  cli.add_argument("--namespace", help="default: kubectl's own")
+  cli.add_argument("--restarts", type=int, default=3, help="after a pod has failed")
+  cli.add_argument("--grace", type=int, default=600,
+                   help="seconds that a pod has to save after SIGTERM")
+  cli.add_argument("--repo", default="/jaxrl_llm", help="this repository in the image")
+  cli.add_argument("--python", default="python", help="interpreter in the image")
+  cli.add_argument("--coordinator-host",
+                   help="name of the first pod; default: the one that JobSet gives it")
+  cli.add_argument("--port", type=int, default=8476, help="of the first pod, and the next one")
+  cli.add_argument(submit.DRY_RUN, action="store_true",
+                   help="print the manifest, submit nothing; it may stand anywhere")
+  return cli
 
 
 def check(flags: argparse.Namespace, run: Sequence[str]) -> None:
@@ -78,14 +78,14 @@ def check(flags: argparse.Namespace, run: Sequence[str]) -> None:
 
 
 def pairs(flag: str, given: Sequence[str]) -> dict[str, str]:
-  found = {}
+  values = {}
   for text in given:
     match = PAIR.fullmatch(text)
     if match is None:
       submit.refuse(f"--{flag}={text}: allowed is <key>=<value> without blanks. Fix: "
                     f"--{flag}=nvidia.com/gpu=8 has this form.")
-    found[match[1]] = match[2]
-  return found
+    values[match[1]] = match[2]
+  return values
 
 
 def container(flags: argparse.Namespace, run: Sequence[str]) -> dict:
@@ -139,8 +139,8 @@ def manifest(flags: argparse.Namespace, run: Sequence[str]) -> dict:
 
 
 def main() -> None:
-  own, run = submit.split(sys.argv[1:])
-  flags = parser().parse_args(own)
+  arguments, run = submit.split(sys.argv[1:])
+  flags = parser().parse_args(arguments)
   check(flags, run)
   text = yaml.safe_dump(manifest(flags, run), sort_keys=False, width=1000)
   # Not `apply`: it would do nothing, and say so kindly, if a JobSet of this name has ended.

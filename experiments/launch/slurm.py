@@ -33,8 +33,8 @@ OWN = {"job-name", "nodes", "ntasks", "ntasks-per-node", "array", "output", "cpu
 
 
 def parser() -> argparse.ArgumentParser:
-  made = submit.Parser(description=__doc__)
-  kinds = made.add_subparsers(dest="kind", required=True, metavar="run|sweep")
+  cli = submit.Parser(description=__doc__)
+  kinds = cli.add_subparsers(dest="kind", required=True, metavar="run|sweep")
   run, sweep = kinds.add_parser("run"), kinds.add_parser("sweep")
   run.add_argument("--nodes", type=int, required=True, help="each has one process")
   sweep.add_argument("file", type=Path, help="experiments/<table>/sweep.py")
@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
                      help="interpreter that has the package, as the nodes see it")
     one.add_argument(submit.DRY_RUN, action="store_true",
                      help="print the script, submit nothing; it may stand anywhere")
-  return made
+  return cli
 
 
 def check(flags: argparse.Namespace) -> None:
@@ -108,13 +108,13 @@ def sweep_script(flags: argparse.Namespace) -> tuple[str, Path]:
 
 def ranges(numbers: Sequence[int]) -> str:
   """Returns rising numbers as SLURM writes them: 0-3,7,9-10."""
-  found: list[list[int]] = []
+  spans: list[list[int]] = []
   for number in numbers:
-    if found and found[-1][-1] == number - 1:
-      found[-1][1:] = [number]
+    if spans and spans[-1][-1] == number - 1:
+      spans[-1][1:] = [number]
     else:
-      found.append([number])
-  return ",".join("-".join(map(str, one)) for one in found)
+      spans.append([number])
+  return ",".join("-".join(map(str, one)) for one in spans)
 
 
 def _directives(flags: argparse.Namespace, *options: str) -> str:
@@ -139,8 +139,8 @@ srun --kill-on-bad-exit=0 --cpus-per-task={flags.cpus} \\
 
 
 def main() -> None:
-  own, behind = submit.split(sys.argv[1:])
-  flags = parser().parse_args(own)
+  arguments, behind = submit.split(sys.argv[1:])
+  flags = parser().parse_args(arguments)
   check(flags)
   if flags.kind == "sweep" and behind:
     submit.refuse(f"{behind[0]}: a sweep's runs have their flags in its file. Fix: leave out what "

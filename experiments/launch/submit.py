@@ -72,13 +72,13 @@ def check_run(flags: Sequence[str]) -> PurePosixPath | None:
   """
   names = {}
   for text in flags:
-    found = FLAG.fullmatch(text)
-    if found is None:
+    match = FLAG.fullmatch(text)
+    if match is None:
       refuse(f"{text}: after -- only flags of {MAIN} are allowed, each as --<name>=<value>. "
              f"Fix: --<name>={text}.")
-    if found[1] in PLACE:
+    if match[1] in PLACE:
       refuse(f"{text}: the processes learn from this launch which one each is. Fix: leave it out.")
-    names[found[1]] = (found[2] or "=")[1:]
+    names[match[1]] = (match[2] or "=")[1:]
   for name in ("config", "workdir"):
     if not names.get(name):
       refuse(f"--{name} is not given. Fix: -- --config=<file> --workdir=<folder> at the end.")

@@ -45,23 +45,23 @@ ALIVE = f'kill -0 "$(cat {PID} 2>/dev/null)" 2>/dev/null'
 
 
 def parser() -> argparse.ArgumentParser:
-  made = submit.Parser(description=__doc__)
-  made.add_argument("--name", required=True, help="of the request and of the slice")
-  made.add_argument("--zone", required=True, help="such as us-east5-a")
-  made.add_argument("--project", help="default: gcloud's own")
-  made.add_argument(submit.DRY_RUN, action="store_true",
-                    help="print the command, run nothing; it may stand anywhere")
-  actions = made.add_subparsers(dest="action", required=True, metavar="|".join(ACTIONS))
-  made_for = {name: actions.add_parser(name, help=text) for name, text in ACTIONS.items()}
-  made_for["create"].add_argument("--type", required=True, help="of the slice, such as v5p-32")
-  made_for["create"].add_argument("--runtime", required=True, help="image of the workers")
-  made_for["create"].add_argument("--spot", action="store_true",
-                                  help="cheaper, and may be taken back at any time")
-  made_for["start"].add_argument("--repo", default="jaxrl_llm",
-                                 help="this repository, from the home folder of the workers")
-  made_for["start"].add_argument("--python", default=".venv/bin/python",
-                                 help="interpreter that has the package, from --repo")
-  return made
+  cli = submit.Parser(description=__doc__)
+  cli.add_argument("--name", required=True, help="of the request and of the slice")
+  cli.add_argument("--zone", required=True, help="such as us-east5-a")
+  cli.add_argument("--project", help="default: gcloud's own")
+  cli.add_argument(submit.DRY_RUN, action="store_true",
+                   help="print the command, run nothing; it may stand anywhere")
+  actions = cli.add_subparsers(dest="action", required=True, metavar="|".join(ACTIONS))
+  parsers = {name: actions.add_parser(name, help=text) for name, text in ACTIONS.items()}
+  parsers["create"].add_argument("--type", required=True, help="of the slice, such as v5p-32")
+  parsers["create"].add_argument("--runtime", required=True, help="image of the workers")
+  parsers["create"].add_argument("--spot", action="store_true",
+                                 help="cheaper, and may be taken back at any time")
+  parsers["start"].add_argument("--repo", default="jaxrl_llm",
+                                help="this repository, from the home folder of the workers")
+  parsers["start"].add_argument("--python", default=".venv/bin/python",
+                                help="interpreter that has the package, from --repo")
+  return cli
 
 
 def check(flags: argparse.Namespace, behind: Sequence[str]) -> None:
@@ -132,8 +132,8 @@ def command(flags: argparse.Namespace, behind: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-  own, behind = submit.split(sys.argv[1:])
-  flags = parser().parse_args(own)
+  arguments, behind = submit.split(sys.argv[1:])
+  flags = parser().parse_args(arguments)
   check(flags, behind)
   if flags.action == "push" and not submit.is_dry(sys.argv):
     pack(bundle_path(flags.name))

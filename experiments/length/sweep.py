@@ -70,15 +70,15 @@ def render(results: dict[str, dict], folder: Path) -> None:
   for pair in PAIRS:
     keys = [_key(*pair, seed) for seed in SEEDS]
     if results.keys() >= set(keys):
-      found = [results[key]["measured"] for key in keys]
-      length, accuracy = (padded([one[name] for one in found]) for name in curves)
+      runs = [results[key]["measured"] for key in keys]
+      length, accuracy = (padded([one[name] for one in runs]) for name in curves)
       worked = length[:, -1] > (GUESSED + WORKED[pair[0]]) / 2
       rows.append((*pair, interval(length[:, 0]), interval(length[:, -1]),
                    f"{worked.sum()} of {len(worked)}", interval(accuracy[:, -1]),
                    interval(accuracy.mean(1))))
       for name, values in (("length", length), ("accuracy", accuracy)):
         curves[name].setdefault(pair[0], {})[pair[1]] = (
-            longest(found, "iterations"), values)
+            longest(runs, "iterations"), values)
   page_parts.replace_part(folder / "README.md", "sweep.py",
                       page_parts.narrow_tables(HEADER, rows, 2) + sweeps.made_at(results))
   for name, panels in curves.items():

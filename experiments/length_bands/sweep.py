@@ -61,21 +61,21 @@ def render(results: dict[str, dict], folder: Path) -> None:
   for condition, (title, _) in CONDITIONS.items():
     keys = [f"{condition}_seed{seed}" for seed in SEEDS]
     if results.keys() >= set(keys):
-      found = [results[key]["measured"] for key in keys]
+      runs = [results[key]["measured"] for key in keys]
       for name, kind, at in (("held-out, greedy, before", "held_out", 0),
                              ("held-out, greedy, after", "held_out", -1),
                              ("sampled, first iteration", "sampled", 0),
                              ("sampled, last iteration", "sampled", -1)):
         rows.append((title, name, *_row([{key: values[at] for key, values in one[kind].items()}
-                                         for one in found])))
+                                         for one in runs])))
   page_parts.replace_part(folder / "README.md", "sweep.py",
                       tables.markdown_table(HEADER, rows) + sweeps.made_at(results))
 
 
-def _row(found: list[dict[str, float]]) -> tuple[str, ...]:
-  of = lambda name, factor: interval(factor * np.array([one[name] for one in found]))
+def _row(runs: list[dict[str, float]]) -> tuple[str, ...]:
+  of = lambda name, factor: interval(factor * np.array([one[name] for one in runs]))
   return (of("ratio", 1), of("inside", 100), of("accuracy", 100),
-          f"{sum(map(passes, found))} of {len(found)}")
+          f"{sum(map(passes, runs))} of {len(runs)}")
 
 
 SWEEP = Sweep(HERE, cells(), measure, render)

@@ -98,11 +98,11 @@ def measure(workdir: Path, checkpoint: str, keys: int, temperature: float | None
     with contextlib.closing(sampler):
       prepared = sampler.prepare(params)
       for rule, min_p in MIN_P.items():
-        sampling, found = Sampling.of(temperature, min_p=min_p), []
+        sampling, metrics_by_key = Sampling.of(temperature, min_p=min_p), []
         for key in range(keys):
           rollout = sample(source, prepared, sampling, key)
-          found.append(jax.device_get(metered(params, rollout, sampling)))
-        lines.append({"numerics": name, "min_p": rule, **pooled(found)})
+          metrics_by_key.append(jax.device_get(metered(params, rollout, sampling)))
+        lines.append({"numerics": name, "min_p": rule, **pooled(metrics_by_key)})
   return {
       "iteration": iteration,
       "temperature": temperature,
@@ -120,10 +120,10 @@ def sample(source: RolloutSource, params, sampling: Sampling, key: int) -> Rollo
   return rollout
 
 
-def pooled(found: list[dict]) -> dict:
+def pooled(metrics_by_key: list[dict]) -> dict:
   """Metrics of each key, and of the rows of all keys together."""
-  merged = jax.device_get(merge_metrics(found))
-  summaries = [summarize(metrics) for metrics in found]
+  merged = jax.device_get(merge_metrics(metrics_by_key))
+  summaries = [summarize(metrics) for metrics in metrics_by_key]
   return {
       "keys": [{column: summary[column] for column in COLUMNS.values()} for summary in summaries],
       "all": summarize(merged),

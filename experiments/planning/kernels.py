@@ -77,7 +77,7 @@ def _live(eqn, share: float) -> Cost:
   queries, *others = (x.aval for x in eqn.invars[_LIVE_QUERIES:])
   cached = others[len(others) // 2:]
   listed = eqn.invars[1].aval.shape[0]  # blocks at most, of all rows: fewer with a window
-  whole = sum(math.prod(x.shape) * x.dtype.itemsize for x in cached)
+  cache_bytes = sum(math.prod(x.shape) * x.dtype.itemsize for x in cached)
   rows, heads, columns, _ = cached[0].shape
   block = live_attention.block_of(columns, cached[0].dtype)
   share = min(share, listed * block / (rows * columns))
@@ -85,7 +85,7 @@ def _live(eqn, share: float) -> Cost:
   tiles = sum(x.shape[3] * live_attention.TILE_BYTES if x.shape[2] == columns
               else x.shape[2] * live_attention.LANES * x.dtype.itemsize for x in cached)
   return Cost(4.0 * math.prod(queries.shape) * columns * share,
-              (share - 2.0) * whole + rows * heads * tiles)
+              (share - 2.0) * cache_bytes + rows * heads * tiles)
 
 
 def _name(eqn) -> str:

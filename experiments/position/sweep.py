@@ -91,17 +91,17 @@ def _rounded(values: np.ndarray) -> list[float]:
 
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the table into README.md, and the two figures."""
-  found = {}
+  runs_by_delay = {}
   for delay in DELAYS:
     keys = [f"delay{delay}_seed{seed}" for seed in SEEDS]
     if results.keys() >= set(keys):
-      found[delay] = [results[key]["measured"] for key in keys]
-  rows = [_row(delay, seeds) for delay, seeds in found.items()]
+      runs_by_delay[delay] = [results[key]["measured"] for key in keys]
+  rows = [_row(delay, seeds) for delay, seeds in runs_by_delay.items()]
   page_parts.replace_part(folder / "README.md", "sweep.py",
                       page_parts.narrow_tables(HEADER, rows) + sweeps.made_at(results))
-  if found:
-    draw_spread(found, folder / "spread.png")
-    draw_windows(found, folder / "windows.png")
+  if runs_by_delay:
+    draw_spread(runs_by_delay, folder / "spread.png")
+    draw_windows(runs_by_delay, folder / "windows.png")
 
 
 def _row(delay: int, seeds: list[dict]) -> tuple:
@@ -114,8 +114,8 @@ def _row(delay: int, seeds: list[dict]) -> tuple:
 def outside(mean: list[float]) -> str:
   """Returns the first position at which the mean row is below CTPO's window, or "never"."""
   bounds = -LOG_LOW * np.sqrt(np.arange(1, len(mean) + 1))
-  found = np.flatnonzero(np.asarray(mean) < bounds)
-  return str(found[0] + 1) if len(found) else "never"
+  indices = np.flatnonzero(np.asarray(mean) < bounds)
+  return str(indices[0] + 1) if len(indices) else "never"
 
 
 def _by_position(seeds: list[dict], *keys: str) -> np.ndarray:
@@ -128,11 +128,11 @@ def _by_position(seeds: list[dict], *keys: str) -> np.ndarray:
   return np.array([values[:min(map(len, series))] for values in series])
 
 
-def draw_spread(found: dict[int, list[dict]], path: Path) -> None:
+def draw_spread(runs_by_delay: dict[int, list[dict]], path: Path) -> None:
   """Draws std(L_t) over t, a line for each delay, beside lines of slope 1/2 and 1."""
   figure = Figure(figsize=(6.4, 4.2), layout="constrained")
   axes = figure.add_subplot()
-  for index, (delay, seeds) in enumerate(found.items()):
+  for index, (delay, seeds) in enumerate(runs_by_delay.items()):
     std = _by_position(seeds, "std")
     at = np.arange(1, std.shape[1] + 1)
     style = plots.line_style(index)
@@ -148,11 +148,11 @@ def draw_spread(found: dict[int, list[dict]], path: Path) -> None:
   figure.savefig(path, format="png", dpi=150)
 
 
-def draw_windows(found: dict[int, list[dict]], path: Path) -> None:
+def draw_windows(runs_by_delay: dict[int, list[dict]], path: Path) -> None:
   """Draws the share of tokens outside each window over t, a panel for each delay."""
-  figure = Figure(figsize=(3.4 * len(found), 3.4), layout="constrained")
-  for panel, (delay, seeds) in enumerate(found.items()):
-    axes = figure.add_subplot(1, len(found), panel + 1)
+  figure = Figure(figsize=(3.4 * len(runs_by_delay), 3.4), layout="constrained")
+  for panel, (delay, seeds) in enumerate(runs_by_delay.items()):
+    axes = figure.add_subplot(1, len(runs_by_delay), panel + 1)
     for index, name in enumerate(WINDOWS):
       share = _by_position(seeds, "clipped", name).mean(0)
       axes.plot(np.arange(1, len(share) + 1), share, lw=1.7, label=f"{name} window",

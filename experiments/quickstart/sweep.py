@@ -87,11 +87,12 @@ def main() -> None:
     run(name, arguments, runs)
   done = {name: read_run(runs / name) for name in cells()}
   table = page_parts.narrow_tables(HEADER, [row(name, r) for name, r in done.items()])
-  made_by = [r.environment for r in done.values()]
-  commits = sorted({str(e.get("git_commit"))[:10] for e in made_by})
+  environments = [r.environment for r in done.values()]
+  commits = sorted({str(e.get("git_commit"))[:10] for e in environments})
   text = (
-      f"Written by `sweep.py`; commit {', '.join(commits)}, jax {made_by[0]['packages']['jax']}, "
-      f"{made_by[0]['cpus']} CPU cores.\n\n{pairs(done)}\n{table}")
+      f"Written by `sweep.py`; commit {', '.join(commits)}, jax "
+      f"{environments[0]['packages']['jax']}, {environments[0]['cpus']} CPU cores.\n\n"
+      f"{pairs(done)}\n{table}")
   (HERE / "results.md").write_text(text)
   shown = {name.removesuffix("_seed0"): r for name, r in done.items() if name.endswith("seed0")}
   plots.plot_compare(shown, HERE / "curves.png", metric="reward/correct",

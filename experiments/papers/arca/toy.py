@@ -39,11 +39,11 @@ HEADER = ("rank", "method", "seeds that work it out", "accuracy at the end",
 
 def config(seed: int, **sections):
   """Returns the table's task; `sections` replaces values."""
-  made = sizes()
-  made.seed, made.aggregation.name = seed, "sequence"
+  settings = sizes()
+  settings.seed, settings.aggregation.name = seed, "sequence"
   for name, values in sections.items():
-    made[name].update(values)
-  return made
+    settings[name].update(values)
+  return settings
 
 
 def pretrain(seed: int, path: Path) -> None:
@@ -58,18 +58,18 @@ def pretrain(seed: int, path: Path) -> None:
 
 def train(seed: int, rank: int, advantage: dict, folder: Path, base: Path) -> dict:
   """Trains adapters; returns what the page shows of the run."""
-  made = config(seed, advantage=advantage, parameters={"train": "lora", "lora_rank": rank})
-  made.pretrained = str(base)
+  settings = config(seed, advantage=advantage, parameters={"train": "lora", "lora_rank": rank})
+  settings.pretrained = str(base)
   if advantage.get("signal") == "reference_gap":
-    made.kl.coef = 1e-6  # so that the reference is scored; as a penalty it is nothing
-  trainer.run(from_dict(made), folder)
+    settings.kl.coef = 1e-6  # so that the reference is scored; as a penalty it is nothing
+  trainer.run(from_dict(settings), folder)
   run = read_run(folder)
   iterations, accuracy = run.series("eval/accuracy")
-  found = {"iterations": iterations.tolist(), "accuracy": accuracy.round(6).tolist()}
+  curves = {"iterations": iterations.tolist(), "accuracy": accuracy.round(6).tolist()}
   if advantage["name"] == "arca":
     for name in ("gini", "effective_tokens"):
-      found[name] = run.series(f"credit/{name}")[1].round(5).tolist()
-  return found
+      curves[name] = run.series(f"credit/{name}")[1].round(5).tolist()
+  return curves
 
 
 def measure(seed: int) -> dict:

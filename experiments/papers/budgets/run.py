@@ -181,9 +181,9 @@ def by_allocation(results: list[dict]) -> str:
   for name in results[0]["loss"]:
     loss = np.array([one["loss"][name] for one in results])
     less = loss - np.array([one["loss"]["uniform"] for one in results])
-    own = [one["loss_of_rewards"][name] for one in results]
+    loss_of_rewards = [one["loss_of_rewards"][name] for one in results]
     rows.append((name, interval(loss), interval(np.exp(loss)), interval(less),
-                 f"{(less < 0).sum()} of {len(less)}", interval(own)))
+                 f"{(less < 0).sum()} of {len(less)}", interval(loss_of_rewards)))
   return markdown_table(("channels", "loss, nats per token", "perplexity", "loss - uniform's",
                          "below uniform", "loss on the rows of the rewards"), rows)
 

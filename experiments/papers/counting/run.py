@@ -79,29 +79,29 @@ def trained(seed: int):
 def states_of(params, task, problems) -> tuple[np.ndarray, np.ndarray]:
   """Returns states [N + 1, B, D] of LAYERS and after the final norm, and counts [B]."""
   prompts = prompt_batch(task, problems, PROMPT)
-  found = readout.last_states(MODEL, params, prompts, LAYERS)
-  last = normed(MODEL, params, found[-1:])
-  return (np.concatenate([found, last]), np.array([int(one.answer) for one in problems]))
+  states = readout.last_states(MODEL, params, prompts, LAYERS)
+  last = normed(MODEL, params, states[-1:])
+  return (np.concatenate([states, last]), np.array([int(one.answer) for one in problems]))
 
 
 def repaired(params, seed: int, task, problems) -> dict:
   """Returns the parameters that each repair makes of planted ones."""
   ids = digit_ids(task)
-  found, counts = states_of(params, task, problems)
-  batch = head_rows.States(jnp.asarray(found[-1]), jnp.asarray(ids[counts - 1]))
+  states, counts = states_of(params, task, problems)
+  batch = head_rows.States(jnp.asarray(states[-1]), jnp.asarray(ids[counts - 1]))
   rows = ParametersConfig("selected", head_rows=tuple(map(int, ids)))
   tx = optax.adam(optax.exponential_decay(0.1, 1, 0.99))
   losses = {"rows, hinge": head_rows.hinge(head_rows.others(MODEL, ids)),
             "rows, cross-entropy": head_rows.cross_entropy}
-  made = {name: fitting.fit(MODEL, params, [batch] * ROW_STEPS, tx, loss=loss,
-                            leaves=fitting.Leaves(rows)).params for name, loss in losses.items()}
+  repairs = {name: fitting.fit(MODEL, params, [batch] * ROW_STEPS, tx, loss=loss,
+                               leaves=fitting.Leaves(rows)).params for name, loss in losses.items()}
   lora = ParametersConfig("lora", lora_rank=16, lora_alpha=32.0,
                           lora_targets=("attention/(query|value)",))
   warm = WarmStartConfig(steps=LORA_STEPS, learning_rate=LORA_RATE)
   tx = make_optimizer(OptimizerConfig(), warm_start_schedule(warm))
-  made["LoRA q/v"] = fitting.fit(MODEL, params, digits_only(seed), tx,
-                                 leaves=fitting.Leaves(lora, jax.random.key(seed))).params
-  return made
+  repairs["LoRA q/v"] = fitting.fit(MODEL, params, digits_only(seed), tx,
+                                    leaves=fitting.Leaves(lora, jax.random.key(seed))).params
+  return repairs
 
 
 def digits_only(seed: int):
@@ -123,21 +123,21 @@ def measure(params, start, task, sets: list) -> dict:
   ids = digit_ids(task)
   (fitted, of_fitted), (held_out, of_held_out), (states, counts) = (
       states_of(params, task, some) for some in sets)
-  found = collections.defaultdict(list)
+  readings = collections.defaultdict(list)
   for layer in range(len(states)):
     probe = readout.fit_probe(fitted[layer], of_fitted, (held_out[layer], of_held_out))
-    found["r_squared"].append(probe.r_squared(states[layer], counts))
-    found["rounded"].append(float(np.mean(probe.round(states[layer], 1, 9) == counts)))
+    readings["r_squared"].append(probe.r_squared(states[layer], counts))
+    readings["rounded"].append(float(np.mean(probe.round(states[layer], 1, 9) == counts)))
     cosines = readout.alignment(probe.weights, np.asarray(params["head"]).T[ids])
-    found["alignment"].append(float(cosines.mean()))
-    found["largest_alignment"].append(float(cosines.max()))
+    readings["alignment"].append(float(cosines.mean()))
+    readings["largest_alignment"].append(float(cosines.max()))
   for raw in states[:-1]:
     logits, answers = np.asarray(readout.lens(MODEL, params, raw)), ids[counts - 1]
-    found["lens"].append(float(np.mean(readout.restricted(logits, ids) == answers)))
-    found["rank"].append(float(np.median(readout.ranks(logits, answers))))
+    readings["lens"].append(float(np.mean(readout.restricted(logits, ids) == answers)))
+    readings["rank"].append(float(np.median(readout.ranks(logits, answers))))
   modes = readout.decode(MODEL, params, task, sets[2], ids)
   differ = jax.tree.leaves(jax.tree.map(lambda x, y: int((x != y).sum()), params, start))
-  return found | {"changed": sum(differ)} | {
+  return readings | {"changed": sum(differ)} | {
       name: float(np.mean(getattr(modes, name))) for name in MODES}
 
 
@@ -150,23 +150,23 @@ def one_seed(seed: int) -> dict[str, dict]:
   (states, counts), (held_out, of_held_out) = (states_of(params, source, x) for x in sets[:2])
   probe = readout.fit_probe(states[-1], counts, (held_out[-1], of_held_out))
   start = head_rows.randomised(MODEL, params, ids, seed, against=probe.weights)
-  made = {"trained": params, "planted": start,
-          "random rows": head_rows.randomised(MODEL, params, ids, seed),
-          **repaired(start, seed, source, sets[0])}
-  return {name: measure(variant, start, source, sets) for name, variant in made.items()}
+  variants = {"trained": params, "planted": start,
+              "random rows": head_rows.randomised(MODEL, params, ids, seed),
+              **repaired(start, seed, source, sets[0])}
+  return {name: measure(variant, start, source, sets) for name, variant in variants.items()}
 
 
 def by_mode(results: list[dict]) -> str:
   """A row for each variant: accuracy in the three modes and by the probe, with intervals."""
   rows = []
   for name in results[0]:
-    found = [one[name] for one in results]
-    generated = [100 * one["generated"] for one in found]
-    rows.append((name, *(interval([100 * one[mode] for one in found]) for mode in MODES),
+    readings = [one[name] for one in results]
+    generated = [100 * one["generated"] for one in readings]
+    rows.append((name, *(interval([100 * one[mode] for one in readings]) for mode in MODES),
                  f"{min(generated):.1f} to {max(generated):.1f}",
-                 interval([100 * one["rounded"][-1] for one in found]),
-                 f"{min(one['r_squared'][-1] for one in found):.4f}",
-                 " ".join(sorted({f"{one['changed']:,}" for one in found}))))
+                 interval([100 * one["rounded"][-1] for one in readings]),
+                 f"{min(one['r_squared'][-1] for one in readings):.4f}",
+                 " ".join(sorted({f"{one['changed']:,}" for one in readings}))))
   return narrow_tables(("variant", "digit-restricted, %", "full vocabulary, %",
                          "greedy generation, %", "by seed", "probe, rounded, %", "smallest R²",
                          "scalars changed"), rows)

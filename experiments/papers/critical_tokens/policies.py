@@ -117,8 +117,8 @@ def sampled(params, asked: np.ndarray, count: int, temperature: float, key) -> n
   """Returns rows [B * count, LENGTH], padded after their end, those of a prompt contiguous."""
   rows = np.full((len(asked) * count, LENGTH), chains.PAD, np.int32)
   rows[:, :chains.PROMPT] = np.repeat(asked, count, 0)
-  found = generator(params, key, temperature)(asked.tolist(), count, 0)
-  for row, step in zip(rows, found, strict=True):
+  steps = generator(params, key, temperature)(asked.tolist(), count, 0)
+  for row, step in zip(rows, steps, strict=True):
     row[chains.PROMPT:chains.PROMPT + len(step.ids)] = step.ids
   return rows
 

@@ -31,8 +31,8 @@ HELD_OUT, PLANTED, PROBED, CONTINUATIONS = 500, 300, 85, 64
 def planted(params, pos, neg, seed: int, key) -> dict:
   """Returns how often scores and prober find the planted error."""
   asked = chains.prompts(PLANTED, seed, True)
-  found, at = chains.corrupted(asked, seed)
-  rows = np.column_stack([asked, found])
+  responses, at = chains.corrupted(asked, seed)
+  rows = np.column_stack([asked, responses])
   out = {}
   for name, beta in (("contrastive", 1.0), ("positive model", 0.0)):
     s = np.asarray(policies.scores()(pos, neg, jnp.asarray(rows), beta))[:, chains.PROMPT:]
@@ -42,13 +42,13 @@ def planted(params, pos, neg, seed: int, key) -> dict:
   right = chains.responses(asked)[:, chains.TERMS - 1]
   grade = [functools.partial(_states, total) for total in right[:PROBED]]
   shares = probing.probe_critical_tokens(generator, asked[:PROBED].tolist(),
-                                         found[:PROBED].tolist(), grade, CONTINUATIONS)
+                                         responses[:PROBED].tolist(), grade, CONTINUATIONS)
   critical = [probing.critical_position(one) for one in shares]
   hits = [place is not None and place <= at[row] for row, place in enumerate(critical)]
   out["probed"] = float(np.mean(hits))
   out["probed exactly"] = float(np.mean(np.array([-1 if c is None else c for c in critical])
                                         == at[:PROBED]))
-  return out | {"replaced": replaced(params, asked[:PROBED], found, critical, right, key)}
+  return out | {"replaced": replaced(params, asked[:PROBED], responses, critical, right, key)}
 
 
 def _states(total: int, row: list[int]) -> bool:
@@ -57,11 +57,11 @@ def _states(total: int, row: list[int]) -> bool:
   return len(response) == chains.RESPONSE and response[-2:] == [total, chains.END]
 
 
-def replaced(params, asked, found, critical, right, key) -> dict[str, float]:
+def replaced(params, asked, responses, critical, right, key) -> dict[str, float]:
   """Returns pass@1 and pass@64 with the critical token forced, and with it forbidden."""
   place = [(i, c) for i, c in enumerate(critical) if c is not None]
-  before = [[*asked[i].tolist(), *found[i, :c].tolist()] for i, c in place]
-  tokens = [int(found[i, c]) for i, c in place]
+  before = [[*asked[i].tolist(), *responses[i, :c].tolist()] for i, c in place]
+  tokens = [int(responses[i, c]) for i, c in place]
   generator = policies.generator(params, key, PROBE_TEMPERATURE)
   forced = generator([[*row, token] for row, token in zip(before, tokens, strict=True)],
                      CONTINUATIONS, 1)
@@ -83,10 +83,10 @@ def evaluated(params, seed: int, chosen) -> dict[str, float]:
   """Returns accuracy on held-out prompts, and the mean log-prob of the chosen responses."""
   asked = chains.prompts(HELD_OUT, seed, True)
   greedy = policies.sampled(params, asked, 1, 0.0, jax.random.key(0))
-  found = policies.sampled(params, asked, 4, TEMPERATURE, jax.random.key(seed))
+  samples = policies.sampled(params, asked, 4, TEMPERATURE, jax.random.key(seed))
   mean = policies.log_probs()(params, chosen.tokens)[np.asarray(chosen.mask)].mean()
   return {"greedy": float(policies.graded(greedy).mean()),
-          "sampled": float(policies.graded(found).mean()), "chosen": float(mean)}
+          "sampled": float(policies.graded(samples).mean()), "chosen": float(mean)}
 
 
 def measure(seed: int) -> dict:
@@ -108,20 +108,20 @@ def measure(seed: int) -> dict:
   chosen = policies.sides(base, rows[pairs[:, 0]], ones)
   critical = np.asarray(policies.scores()(pos, neg, jnp.asarray(rows[pairs[:, 1]]), 1.0),
                         np.float64)
-  found = {"pairs": len(pairs), "wrong": float(1 - right.mean()),
-           "planted": planted(base, pos, neg, seed, keys["probe"]),
-           "trained": {"base": evaluated(base, seed, chosen)}}
+  measurements = {"pairs": len(pairs), "wrong": float(1 - right.mean()),
+                  "planted": planted(base, pos, neg, seed, keys["probe"]),
+                  "trained": {"base": evaluated(base, seed, chosen)}}
   wrong = rows[pairs[:, 1]]
-  said = policies.MASK & (wrong != chains.PAD)
-  alike = np.sum((1 - critical) * said, 1, keepdims=True) / said.sum(1, keepdims=True)
+  mask = policies.MASK & (wrong != chains.PAD)
+  alike = np.sum((1 - critical) * mask, 1, keepdims=True) / mask.sum(1, keepdims=True)
   weights = {"ones": ones, "scores": 1 - critical, "alike": alike * ones}
-  found["weight"] = float(np.mean(alike))
+  measurements["weight"] = float(np.mean(alike))
   for name, (_, kind) in policies.METHODS.items():
     rejected = policies.sides(base, wrong, weights[kind])
     batches = policies.pair_batches(chosen, rejected, np.random.default_rng(seed))
     policy = policies.train(name, base, batches, keys["policy"])
-    found["trained"][name] = evaluated(policy, seed, chosen)
-  return found
+    measurements["trained"][name] = evaluated(policy, seed, chosen)
+  return measurements
 
 
 def of(results: list[dict], *path: str) -> np.ndarray:

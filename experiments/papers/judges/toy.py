@@ -74,33 +74,33 @@ def trial(rng: np.random.Generator, kind: str, scale: float) -> dict:
   return {
       "conflict": conflict, "equal": None if conflict else equal,
       "acyclic": not tournaments.has_conflict(tournaments.kept_wins(asked, "first", directions)),
-      **{name: float(stats.spearmanr(utilities, found).statistic)
-         for name, found in rewards.items()},
+      **{name: float(stats.spearmanr(utilities, scores).statistic)
+         for name, scores in rewards.items()},
   }
 
 
 def measure(trials: int) -> dict[str, dict]:
   """Returns the statistics of each judge, by its name in JUDGES."""
-  found = {}
+  metrics = {}
   for name, (kind, scale) in JUDGES.items():
     rng = np.random.default_rng(SEED)
     rows = [trial(rng, kind, scale) for _ in range(trials)]
     gain = np.array([row["symmetric"] - row["copeland"] for row in rows])
     clean = [row["equal"] for row in rows if not row["conflict"]]
-    found[name] = {
+    metrics[name] = {
         "trials": trials, "conflict": float(np.mean([row["conflict"] for row in rows])),
         "acyclic": sum(row["acyclic"] for row in rows), "clean": len(clean), "equal": sum(clean),
         **{method: float(np.mean([row[method] for row in rows])) for method in METHODS},
         "gain": float(gain.mean()), "gain_half_width": half_width(gain),
     }
-  return found
+  return metrics
 
 
-def table(found: dict[str, dict]) -> str:
+def table(metrics: dict[str, dict]) -> str:
   """Returns the table of `measure`."""
   rows = [(name, f"{one['conflict']:.3f}", f"{one['acyclic']} of {one['trials']}",
            f"{one['equal']} of {one['clean']}", *(f"{one[method]:.4f}" for method in METHODS),
-           f"{one['gain']:+.4f} ± {one['gain_half_width']:.4f}") for name, one in found.items()]
+           f"{one['gain']:+.4f} ± {one['gain_half_width']:.4f}") for name, one in metrics.items()]
   return narrow_tables(HEADER, rows)
 
 
@@ -110,11 +110,11 @@ def logged(run: Path) -> dict[str, list]:
   return {name: [line[name] for line in lines] for name in ("iteration", *LOGGED)}
 
 
-def run_table(found: dict[str, list]) -> str:
+def run_table(components: dict[str, list]) -> str:
   """Returns the table of `logged`."""
-  names = list(found)
+  names = list(components)
   return markdown_table(tuple(names), [tuple(f"{value:.4g}" for value in row)
-                                       for row in zip(*found.values(), strict=True)])
+                                       for row in zip(*components.values(), strict=True)])
 
 
 def render(results: dict, page: Path) -> None:

@@ -72,12 +72,12 @@ def render(results: dict[str, dict], folder: Path) -> None:
 def _row(results: dict[str, dict], operation: str, tokens: str, columns: list[str]) -> tuple:
   """The cells of a line; empty without results."""
   keys = [_key(operation, tokens, seed) for seed in SEEDS]
-  found = [results[key]["measured"] for key in keys if key in results]
-  if not found:
+  runs = [results[key]["measured"] for key in keys if key in results]
+  if not runs:
     return ()
   of = lambda values: interval(np.array(values))
-  return (tokens, len(found), *(of([100 * one["components"][name] for one in found])
-                                for name in columns), of([one["seconds"] for one in found]))
+  return (tokens, len(runs), *(of([100 * one["components"][name] for one in runs])
+                               for name in columns), of([one["seconds"] for one in runs]))
 
 
 SWEEP = Sweep(HERE, cells(), measure, render)

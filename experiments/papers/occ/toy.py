@@ -70,11 +70,11 @@ class Watch:
   iteration, what OCC's quotient stands for.
 
   Attributes:
-    found: (true quotient, cosine of the gradients, calibrated quotient) of each measurement.
+    agreements: (true quotient, cosine of the gradients, calibrated quotient) of each measurement.
   """
 
   def __init__(self, learner: Learner):
-    self._step, self._calls, self.found = learner.step, 0, []
+    self._step, self._calls, self.agreements = learner.step, 0, []
     self._every = WATCH_EVERY * learner.updates.optimizer_batches
     self._measure = jax.jit(functools.partial(gradients.agreement, model=learner.model,
                                               cfg=StepConfig(learner.cfg.loss)))
@@ -82,8 +82,8 @@ class Watch:
   def __call__(self, state, batch, packing=None):
     self._calls += 1
     if self._calls % self._every == 0:
-      found = jax.device_get(self._measure(state, batch))
-      self.found.append([round(float(x), 5) for x in found])
+      agreement = jax.device_get(self._measure(state, batch))
+      self.agreements.append([round(float(x), 5) for x in agreement])
     return self._step(state, batch, packing)
 
 
@@ -95,14 +95,14 @@ class Heldout:
   def __init__(self, heldout: EvaluationSet, learner: Learner, sampler: Sampler):
     self._asked, self._learner, self._sampler = heldout, learner, sampler
     self._guesses = jax.jit(functools.partial(gradients.head_accuracy, model=learner.model))
-    self.found: dict[str, list[float]] = {"accuracy": [], "ahead": []}
+    self.accuracies: dict[str, list[float]] = {"accuracy": [], "ahead": []}
 
   def __call__(self, run: RunState) -> None:
     params = self._learner.merged(run.state)
-    found = evaluate.evaluate(self._asked, self._sampler, params)
-    right, counted = self._guesses(params, jax.tree.map(jnp.asarray, found.rollout))
-    self.found["accuracy"].append(round(found.metrics["eval/accuracy"], 5))
-    self.found["ahead"].append(round(float(right) / float(counted), 5))
+    evaluation = evaluate.evaluate(self._asked, self._sampler, params)
+    right, counted = self._guesses(params, jax.tree.map(jnp.asarray, evaluation.rollout))
+    self.accuracies["accuracy"].append(round(evaluation.metrics["eval/accuracy"], 5))
+    self.accuracies["ahead"].append(round(float(right) / float(counted), 5))
 
 
 def trained(loss: str, seed: int, iterations: int, folder: Path) -> dict:
@@ -119,14 +119,14 @@ def trained(loss: str, seed: int, iterations: int, folder: Path) -> dict:
     loop = make_loop(cfg, task, learner, sampler)
     heldout(run)
     for iteration in range(1, cfg.iterations + 1):
-      found = iterate(loop, run, None, iteration)
-      run = found.run
-      out["reward"].append(round(found.values["reward/mean"], 5))
+      outcome = iterate(loop, run, None, iteration)
+      run = outcome.run
+      out["reward"].append(round(outcome.values["reward/mean"], 5))
       for name in ("coefficient", "cosine"):
-        out[name].append(_values(jax.device_get(found.metrics.steps), f"mtp/{name}"))
+        out[name].append(_values(jax.device_get(outcome.metrics.steps), f"mtp/{name}"))
       if iteration % EVALUATE_EVERY == 0:
         heldout(run)
-  return heldout.found | out | {"agreement": watch.found}
+  return heldout.accuracies | out | {"agreement": watch.agreements}
 
 
 def _values(steps: list[dict], name: str) -> list[float]:
@@ -149,11 +149,11 @@ def outcome_rows(results: list[dict]) -> list[tuple]:
            for name in ("accuracy", "ahead")}
   rows = [("the warm start", first["accuracy"], "-", first["ahead"], "-", "-", "-")]
   for loss in LOSSES:
-    found = {name: _of(results, loss, name) for name in OUTCOMES}
+    outcomes = {name: _of(results, loss, name) for name in OUTCOMES}
     plain = {name: _of(results, "detach", name) for name in OUTCOMES}
-    gains = [interval(found[name] - plain[name]) if loss != "detach" else "-"
+    gains = [interval(outcomes[name] - plain[name]) if loss != "detach" else "-"
              for name in ("accuracy", "ahead")]
-    rows.append((f"`{loss}`", *(interval(x) for x in found.values()), *gains))
+    rows.append((f"`{loss}`", *(interval(x) for x in outcomes.values()), *gains))
   return rows
 
 

@@ -50,12 +50,12 @@ def cells() -> list[Cell]:
           for seed in SEEDS for groups, method in PAIRS]
 
 
-def accuracy_after(found: list[dict], budget: int) -> np.ndarray:
+def accuracy_after(runs: list[dict], budget: int) -> np.ndarray:
   """Returns the accuracy of each run at a number of tokens, between evaluations by their line.
 
   A run that ended early, because no group was left whose rewards differ, keeps its last accuracy.
   """
-  return np.array([np.interp(budget, one["tokens"], one["accuracy"]) for one in found])
+  return np.array([np.interp(budget, one["tokens"], one["accuracy"]) for one in runs])
 
 
 def render(results: dict[str, dict], folder: Path) -> None:
@@ -65,11 +65,11 @@ def render(results: dict[str, dict], folder: Path) -> None:
   for groups, method in PAIRS:
     keys = [_key(groups, method, seed) for seed in SEEDS]
     if results.keys() >= set(keys):
-      found = [results[key]["measured"] for key in keys]
-      rows.append((groups, method, *(interval(accuracy_after(found, budget)) for budget in BUDGETS),
-                   accuracy.tokens_until(found)))
+      runs = [results[key]["measured"] for key in keys]
+      rows.append((groups, method, *(interval(accuracy_after(runs, budget)) for budget in BUDGETS),
+                   accuracy.tokens_until(runs)))
       if groups == "64 groups of 4":
-        curves[method] = (grid, np.array([accuracy_after(found, at) for at in grid]).T)
+        curves[method] = (grid, np.array([accuracy_after(runs, at) for at in grid]).T)
   page_parts.replace_part(folder / "README.md", "sweep.py",
                       page_parts.narrow_tables(HEADER, rows, 2) + sweeps.made_at(results))
   if curves:

@@ -151,14 +151,14 @@ def main() -> None:
     if flags.prices:
       closes = market_files.read_closes(flags.prices, history_before(flags.start), flags.end)
       headlines = market_files.read_headlines(flags.headlines) if flags.headlines else None
-      found, days = measured(closes, headlines, flags.start)
+      market_rows, days = measured(closes, headlines, flags.start)
       span = [days[0].name, days[-1].name] if days else [
-          str(closes.days[-1 - next(iter(found.values()))["days"]]), str(closes.days[-1])]
-      print(f"{span[0]} to {span[1]}\n{rows.table(found)}")
+          str(closes.days[-1 - next(iter(market_rows.values()))["days"]]), str(closes.days[-1])]
+      print(f"{span[0]} to {span[1]}\n{rows.table(market_rows)}")
       if flags.days:
         verdicts.write_days(flags.days, days)
       if flags.record:
-        record = {"days": span, "assets": closes.assets, "rows": found}
+        record = {"days": span, "assets": closes.assets, "rows": market_rows}
         path = flags.out / "results" / f"{PARTS[bool(headlines)]}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(record, indent=1) + "\n")

@@ -75,7 +75,7 @@ def measure(seed: int) -> dict[str, dict]:
   problems = task.heldout(GREEDY)
 
   def row(params, sigma: float) -> dict:
-    found = {}
+    shares = {}
     for name, mode in soft_runs.inference_modes(sigma).items():
       greedy = name.endswith("greedy")
       grouped = policy._replace(sampling=dataclasses.replace(
@@ -83,8 +83,8 @@ def measure(seed: int) -> dict[str, dict]:
       right = soft_runs.evaluate(params, task, problems if greedy else problems[:SAMPLED], mode,
                                  policy=grouped, seed=seed)
       solved = None if greedy else round(float(right.any(1).mean()), 6)
-      found[name] = {"right": round(float(right.mean()), 6), "solved": solved}
-    return found
+      shares[name] = {"right": round(float(right.mean()), 6), "solved": solved}
+    return shares
 
   results = {START: {"settings": row(start, float(noise_scale(start["embedding"])))}}
   for name, gamma in RUNS.items():
@@ -122,11 +122,11 @@ def gains(results: dict[int, dict]) -> str:
   """Returns the gain in greedy accuracy over the start, in points."""
   rows = []
   for name, gamma in RUNS.items():
-    own = f"{name.split(',')[0]} greedy"
-    found = [values(results, name, setting, "right") - values(results, START, setting, "right")
-             for setting in ("hard greedy", own)]
-    rows.append((name, gamma if name != "hard" else "-", *map(interval, found),
-                 f"{found[0].min():+.1f}", f"{np.sum(found[0] >= 10)} of {len(results)}"))
+    mode = f"{name.split(',')[0]} greedy"
+    points = [values(results, name, setting, "right") - values(results, START, setting, "right")
+              for setting in ("hard greedy", mode)]
+    rows.append((name, gamma if name != "hard" else "-", *map(interval, points),
+                 f"{points[0].min():+.1f}", f"{np.sum(points[0] >= 10)} of {len(results)}"))
   return markdown_table(("training", "gamma", "hard greedy", "greedy in its own mode",
                          "smallest seed, hard greedy", "seeds that gain 10 points"), rows)
 
@@ -136,9 +136,9 @@ def differences(results: dict[int, dict]) -> str:
   rows = []
   for one, other in (("fuzzy", "hard"), ("soft", "hard"), ("soft", ONLY),
                      ("fuzzy, large noise", "fuzzy")):
-    found = [values(results, one, *of) - values(results, other, *of)
-             for of in (("hard greedy", "right"), ("hard sampled", "solved"))]
-    rows.append((f"{one} - {other}", *map(interval, found)))
+    points = [values(results, one, *of) - values(results, other, *of)
+              for of in (("hard greedy", "right"), ("hard sampled", "solved"))]
+    rows.append((f"{one} - {other}", *map(interval, points)))
   return markdown_table(("trainings", "hard greedy", "pass@32, hard sampled"), rows)
 
 

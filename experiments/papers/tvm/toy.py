@@ -87,11 +87,11 @@ def trained(rollout, labels: np.ndarray, seed: int):
 
 def fit(params, rollout) -> dict[str, float]:
   """Returns how a model's values agree with the exact ones, before the sum is stated."""
-  found = np.asarray(values()(params, jnp.asarray(rollout.tokens), jnp.asarray(rollout.length)))
+  estimates = np.asarray(values()(params, jnp.asarray(rollout.tokens), jnp.asarray(rollout.length)))
   exact = walks.exact_values(CASE, rollout.tokens)
-  found, exact = found[:, NON_FINAL].ravel(), exact[:, NON_FINAL].ravel()
-  return {"correlation": float(np.corrcoef(found, exact)[0, 1]),
-          "error": float(np.mean(np.square(found - exact)))}
+  estimates, exact = estimates[:, NON_FINAL].ravel(), exact[:, NON_FINAL].ravel()
+  return {"correlation": float(np.corrcoef(estimates, exact)[0, 1]),
+          "error": float(np.mean(np.square(estimates - exact)))}
 
 
 def searched(scorer: search.Scorer, prompts: np.ndarray, candidates: int,
@@ -139,23 +139,23 @@ def measure(seed: int) -> dict:
   labels["outcome"] = np.repeat(outcome[:, None], rollout.tokens.shape[1], 1)
   prompts = walks.prompts(True)[:HELD_OUT]
   held_out = sampled(prompts, PLAIN, 100_000 + seed)
-  found = {"fit": {}}
+  measurements = {"fit": {}}
   for name, one in labels.items():
     params = trained(rollout, one, seed)
-    found["fit"][name] = fit(params, held_out)
+    measurements["fit"][name] = fit(params, held_out)
     if name == "prefix":
       accuracy = with_samples(params, held_out)
       scorer = value_model.make_scorer(params, MODEL)
       beams = searched(scorer, prompts, TRAINED_CANDIDATES, seed)
       accuracy["step beam"] = right(prompts, beams)
-  found["accuracy"] = {name: float(x.mean()) for name, x in accuracy.items()}
-  found["gain"] = list(bootstrap_interval(accuracy["step beam"] - accuracy["plain"]))
+  measurements["accuracy"] = {name: float(x.mean()) for name, x in accuracy.items()}
+  measurements["gain"] = list(bootstrap_interval(accuracy["step beam"] - accuracy["plain"]))
   exact = functools.partial(walks.exact_score, CASE)
-  found["exact"] = [float(right(prompts, searched(exact, prompts, k, seed)).mean())
-                    for k in CANDIDATES]
+  measurements["exact"] = [float(right(prompts, searched(exact, prompts, k, seed)).mean())
+                           for k in CANDIDATES]
   beams = searched(constant, prompts, BEAMS, seed)
-  found["constant"] = float(np.mean([right(prompts, beams, i).mean() for i in range(BEAMS)]))
-  return found
+  measurements["constant"] = float(np.mean([right(prompts, beams, i).mean() for i in range(BEAMS)]))
+  return measurements
 
 
 def fit_table(results: list[dict]) -> str:

@@ -39,9 +39,9 @@ def position_of(log_ratio):
 
 def axes_at(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
   """Returns axes at a place in inches from the figure's left and top edges."""
-  whole_width, whole_height = figure.get_size_inches()
-  return figure.add_axes((left / whole_width, 1 - (top + height) / whole_height,
-                          width / whole_width, height / whole_height))
+  figure_width, figure_height = figure.get_size_inches()
+  return figure.add_axes((left / figure_width, 1 - (top + height) / figure_height,
+                          width / figure_width, height / figure_height))
 
 
 def text_at(figure: Figure, left: float, top: float, text: str, **style) -> None:

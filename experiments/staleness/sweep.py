@@ -183,24 +183,24 @@ def progress(results: dict[str, dict]) -> str:
 
 
 def choices(results: dict[str, dict]) -> str:
-  """Returns CHOICES beside CISPO at the primary staleness, those that have seeds: means over seeds
-  by each measure, and the differences to CISPO paired by seed, uncorrected.
+  """Returns CHOICES beside CISPO at each staleness, those that have seeds: means over seeds by each
+  measure, and the differences to CISPO paired by seed, uncorrected.
   """
-  seeds = {name: group for (age, name, _), group in compared(results).items() if age == PRIMARY}
+  seeds = {(age, name): group for (age, name, _), group in compared(results).items()}
   rows = []
-  for name in CHOICES if BEST in seeds else ():
+  for age, name in itertools.product(AGES, CHOICES):
     cells = []
-    for _, read in accuracy.MEASURES.values() if name in seeds else ():
-      values, best = ({seed: read(result["measured"]) for seed, result in seeds[one].items()}
+    for _, read in accuracy.MEASURES.values() if {(age, name), (age, BEST)} <= seeds.keys() else ():
+      values, best = ({seed: read(result["measured"]) for seed, result in seeds[age, one].items()}
                       for one in (name, BEST))
       gap = statistics.bootstrap(statistics.paired(values, best))
       cells += [f"{np.mean(list(values.values())):.2f}", "" if name == BEST else
                 f"{gap.mean:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})"]
     if cells:
-      rows.append((name, str(len(seeds[name])), *cells))
+      rows.append((str(age), name, str(len(seeds[age, name])), *cells))
   header = (part for measure, _ in accuracy.MEASURES.values()
             for part in (measure, f"minus {BEST}, paired, 95 %"))
-  return tables.markdown_table(("method", "seeds", *header), rows)
+  return tables.markdown_table(("staleness", "method", "seeds", *header), rows)
 
 
 def render(results: dict[str, dict], folder: Path) -> None:

@@ -55,6 +55,20 @@ def test_updates_go_on_while_a_checkpoint_is_written(held, tmp_path, spec):
   checkpoints.close()
 
 
+@pytest.mark.parametrize(("backend", "complete"), [("cpu", [1]), ("tpu", [])])
+def test_a_large_tree_is_complete_on_return_where_the_copy_is_the_array(
+    held, tmp_path, monkeypatch, backend, complete):
+  monkeypatch.setattr(checkpoints_lib, "jax", SimpleNamespace(
+      default_backend=lambda: backend, tree=jax.tree, Array=jax.Array))
+  checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+  if complete:
+    threading.Timer(0.5, held.set).start()
+  checkpoints.save(1, {"x": jnp.zeros(2**26 + 1)})
+  assert checkpoints_lib.iterations(tmp_path) == complete
+  held.set()
+  checkpoints.close()
+
+
 def test_a_failure_in_the_thread_is_raised_by_the_next_call(tmp_path, monkeypatch):
   checkpoints = Checkpoints(tmp_path, CheckpointConfig())
   rename = os.rename

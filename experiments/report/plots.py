@@ -83,7 +83,7 @@ def line_style(index: int) -> dict:
   return {"color": COLOURS[index % len(COLOURS)], "ls": DASHES[index // len(COLOURS) % len(DASHES)]}
 
 
-def distinct(series: dict[str, Series]) -> list[tuple[str, Series, dict]]:
+def visible_lines(series: dict[str, Series]) -> list[tuple[str, Series, dict]]:
   """Returns (label, series, style) of lines that share axes, so that none hides another.
 
   A line within CLOSE of an earlier one, as a share of the range of all values, is dashed, so that
@@ -145,7 +145,7 @@ def _legend_columns(labels: list[str], width: float) -> int:
 
 
 def plot_lines(axes: Axes, series: dict[str, Series]) -> None:
-  for colour, (label, (iterations, values), style) in zip(COLOURS, distinct(series),
+  for colour, (label, (iterations, values), style) in zip(COLOURS, visible_lines(series),
                                                           strict=False):
     axes.plot(iterations, values, color=colour, lw=1.5, label=label,
               marker="o" if len(values) < 3 else None, ms=4, **style)

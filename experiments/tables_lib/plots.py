@@ -11,12 +11,12 @@ from matplotlib.ticker import PercentFormatter
 from experiments.report.plots import (
   INK,
   Series,
-  distinct,
   finish_axes,
   finish_panel,
   line_style,
   panel_png,
   plot_lines,
+  visible_lines,
 )
 from experiments.report.run_folder import RunFolder
 
@@ -80,7 +80,7 @@ def plot_compare(runs: dict[str, RunFolder], path: str | os.PathLike | BinaryIO,
   all_series = {label: run.series(metric) for label, run in runs.items()}
   index_of = {label: index for index, label in enumerate(runs)}
   evaluated = {label: pair for label, pair in all_series.items() if len(pair[0])}
-  for name, (label, (iterations, values), style) in zip(evaluated, distinct(evaluated),
+  for name, (label, (iterations, values), style) in zip(evaluated, visible_lines(evaluated),
                                                         strict=True):
     marker = "o" if len(values) < 30 else None
     axes.plot(iterations, values, lw=1.7, marker=marker, ms=3.5, label=label,
@@ -107,7 +107,7 @@ def plot_groups(groups: dict[str, Series], path: str | os.PathLike | BinaryIO,
   """
   figure = Figure(figsize=(7.2, 4.2), layout="constrained")
   axes = figure.add_subplot()
-  means = distinct({name: (steps, values.mean(0)) for name, (steps, values) in groups.items()})
+  means = visible_lines({name: (steps, values.mean(0)) for name, (steps, values) in groups.items()})
   for index, ((iterations, values), (name, (_, mean), overlap_style)) in enumerate(
       zip(groups.values(), means, strict=True)):
     style, marker = line_style(index) | overlap_style, "o" if len(iterations) < 30 else None
@@ -140,7 +140,7 @@ def plot_panels(panels: dict[str, dict[str, Series]], path: str | os.PathLike | 
   labels = list(dict.fromkeys(name for groups in panels.values() for name in groups))
   handles = {}
   for axes, (title, groups) in zip(all_axes, panels.items(), strict=False):
-    means = distinct({name: (x, values.mean(0)) for name, (x, values) in groups.items()})
+    means = visible_lines({name: (x, values.mean(0)) for name, (x, values) in groups.items()})
     for (name, (x, values)), (_, (_, mean), overlap_style) in zip(groups.items(), means,
                                                                   strict=True):
       style = line_style(labels.index(name))

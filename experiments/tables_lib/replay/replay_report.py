@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.report import html
-from experiments.report.plots import COLOURS, distinct, line_style
+from experiments.report.plots import COLOURS, line_style, visible_lines
 from experiments.tables_lib.replay.replay import Replay
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.reporting import tables
@@ -201,7 +201,7 @@ def _plot_dropped(axes: Axes, replay: Replay) -> None:
   """Plots the estimators that drop any token."""
   dropping = [entry for entry in replay.estimators if np.nansum(entry.dropped_by_position) > 0]
   series = {entry.name: (replay.position, 100 * entry.dropped_by_position) for entry in dropping}
-  for index, (label, pair, style) in enumerate(distinct(series)):
+  for index, (label, pair, style) in enumerate(visible_lines(series)):
     axes.plot(*pair, label=label, **(line_style(index) | style))
   if dropping:  # beside the curves, which as many lines would cover
     axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.02),

@@ -13,11 +13,11 @@ README.md and accuracy.png beside this file.
 import functools
 from pathlib import Path
 
-from experiments.staleness_long import sweep as staleness_long
 from experiments.tables_lib import accuracy, sweeps
 from experiments.tables_lib.sweeps import Cell, Sweep
 
 HERE = Path(__file__).parent
+staleness_long = sweeps.module(HERE.parent / "staleness_long/sweep.py")
 SEEDS = tuple(range(7))
 AGE, ITERATIONS = 8, 45
 # Preset, learning rate, and what is set beside it, as in ../staleness.

@@ -18,7 +18,7 @@ from jaxrl_llm.reporting.tables import markdown_table
 
 METHODS = {"cispo": "CISPO", "minpro": "MinPRO", "ctpo": "CTPO", "gspo": "GSPO",
            "none": "no ratio", "seq_is": "full product"}
-ARENA_ALONE = {"kpop": "KPop", "dppo_tv": "DPPO-TV"}  # in the table, not in the figure
+BESIDE_FIGURE = {"kpop": "KPop", "dppo_tv": "DPPO-TV"}  # in the table, not in the figure
 REFERENCE = "grpo"
 WIDEST = 0.45  # of the axis; a longer interval ends in an arrow
 BEDS = {"arena": "automata: return / optimum", "transformer": "transformer: accuracy"}
@@ -31,7 +31,7 @@ Rows = Mapping[tuple[str, str, str], Difference]  # by method, test bed and meas
 def rows() -> Rows:
   """Returns each method's difference to REFERENCE, where it ran."""
   out = {}
-  for name in METHODS | ARENA_ALONE:
+  for name in METHODS | BESIDE_FIGURE:
     for measure in MEASURES:
       values = verdicts.pooled(Claim("", "", name, REFERENCE), measure)
       if values is not None:
@@ -51,7 +51,7 @@ def table() -> str:
   lines = [(label, seeds.get(name, "-"),
             *(verdicts.interval(differences.get((name, bed, measure)))
               for bed in BEDS for measure in MEASURES))
-           for name, label in (METHODS | ARENA_ALONE).items()]
+           for name, label in (METHODS | BESIDE_FIGURE).items()]
   header = ("minus GRPO", "seeds", *(f"{bed}, {measure}" for bed in BEDS for measure in MEASURES))
   return markdown_table(header, lines)
 

@@ -16,7 +16,7 @@ from experiments.tables_lib import accuracy, statistics, sweep_results, sweeps
 
 SWEEP = Path(__file__).parent.parent / "staleness" / "sweep.py"
 NAMES = {"none": "no ratio", "grpo": "GRPO", "gspo": "GSPO", "cispo": "CISPO", "minpro": "MinPRO",
-         "ctpo": "CTPO", "seq_is": "full sequence"}
+         "ctpo": "CTPO", "seq_is": "full sequence", "kpop": "KPop", "dppo_tv": "DPPO-TV"}
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]  # by measure, method and seed
 
 

@@ -81,14 +81,14 @@ def test_no_text_runs_here_or_ends_a_run(parts, tmp_path):
   for i, name in enumerate(sorted(DATASETS)):
     calls._together = isolated_calls.TOGETHER
     entry, first = scope["data"][name][0], 0 if name in EXECUTING else i % parts
-    asked = texts(tmp_path)[first::1 if name in EXECUTING else parts]
-    outcomes = calls.run([(name, text, entry) for text in asked])
+    answers = texts(tmp_path)[first::1 if name in EXECUTING else parts]
+    outcomes = calls.run([(name, text, entry) for text in answers])
     assert not any("ModuleNotFound" in str(outcome) for outcome in outcomes), outcomes
-    assert len(outcomes) == len(asked)
+    assert len(outcomes) == len(answers)
     assert all(isinstance(outcome, (float, Fault)) for outcome in outcomes)
     if calls._together == 1:
       executing.add(name)
-      assert not [text for text, outcome in zip(asked, outcomes, strict=True)
+      assert not [text for text, outcome in zip(answers, outcomes, strict=True)
                   if outcome == 1.0 and text not in MALFORMED], name
   calls.close()
   print(f"{len(executing)} scorers run texts: {', '.join(sorted(executing))}")

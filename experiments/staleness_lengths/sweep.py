@@ -22,11 +22,13 @@ SEEDS = tuple(range(7))
 AGE, ITERATIONS = 8, 45
 # Preset, learning rate, and what is set beside it, as in ../staleness.
 METHODS = {
+    "no ratio": ("grpo", "3e-5", ("--config.estimator.name=reinforce",)),
     staleness_long.REFERENCE: ("grpo", "1e-4", ()),
     "GSPO": ("gspo", "3e-4", ()),
     "CISPO": ("cispo", "1e-4", ()),
     "MinPRO": ("minpro", "1e-4", ()),
     "CTPO": ("ctpo", "3e-4", ("--config.correction.level=none", "--config.correction.cap=2.0")),
+    "full sequence": ("seq_is", "3e-4", ()),
 }
 # Twice the mistakes of the task of one length: shorter completions meet fewer.
 TASK = ("--config.plugins=experiments/staleness_lengths/task.py",
@@ -37,7 +39,7 @@ TASK = ("--config.plugins=experiments/staleness_lengths/task.py",
 
 def cells() -> list[Cell]:
   """Seed by seed, so that an unfinished sweep has all methods of a seed."""
-  return [Cell(f"{name}_seed{seed}",
+  return [Cell(f"{name.replace(' ', '-')}_seed{seed}",
                (f"--config=configs/offpolicy.py:{preset}", *TASK, *flags,
                 "--config.updates.anchor=behavior", f"--config.updates.staleness={AGE}",
                 f"--config.optimizer.learning_rate={rate}", f"--config.iterations={ITERATIONS}",

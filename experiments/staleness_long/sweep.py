@@ -67,7 +67,8 @@ def render(results: dict[str, dict], folder: Path, methods: Collection[str], pla
     title: of the figure.
   """
   page, seeds_of = folder / "README.md", sweep_results.by_seed(results)
-  by_method = {name: seeds_of[name] for name in methods if name in seeds_of}
+  by_method = {name: seeds_of[key] for name in methods
+               if (key := name.replace(" ", "-")) in seeds_of}
   rows = [(name, *accuracy.sampled_row(list(seeds.values()))) for name, seeds in by_method.items()]
   progress = f"\n{len(results)} runs; {planned} are planned."
   page_parts.replace_part(page, "sweep.py, comparison", page_parts.narrow_tables(HEADER, rows)

@@ -1,7 +1,7 @@
-"""The figure and the table of README.md: each method minus GRPO, in both test beds.
+"""The figure and the table of README.md: each method minus GRPO, in three test beds.
 
-Of one seed the mean over the cells of the map (or over the values of staleness of the transformer);
-intervals are at 95 %, each by itself. `run.py --render` draws it.
+Of one seed the mean over the cells of the map (or over the values of staleness of the transformer,
+or of its runs whose lengths vary the run itself); intervals are at 95 %, each by itself. `run.py --render` draws it.
 """
 
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from claims import Claim
 from matplotlib.figure import Figure
 
 from experiments.report.plots import INK
-from experiments.tables_lib import statistics
+from experiments.tables_lib import page_parts, statistics
 from experiments.tables_lib.statistics import MEASURES, Difference
-from jaxrl_llm.reporting.tables import markdown_table
 
 METHODS = {"cispo": "CISPO", "minpro": "MinPRO", "ctpo": "CTPO", "gspo": "GSPO",
            "none": "no ratio", "seq_is": "full product"}
 BESIDE_FIGURE = {"kpop": "KPop", "dppo_tv": "DPPO-TV"}  # in the table, not in the figure
 REFERENCE = "grpo"
 WIDEST = 0.45  # of the axis; a longer interval ends in an arrow
-BEDS = {"arena": "automata: return / optimum", "transformer": "transformer: accuracy"}
+BEDS = {"arena": "automata:\nreturn / optimum", "transformer": "transformer:\naccuracy",
+        "lengths": "lengths that vary:\naccuracy"}
 # By measure: label, colour, marker and offset of its line.
 MARKS = {"end": ("end of the run", "#1f4e79", "o", -0.14),
          "mean": ("mean over the run", "#d9822b", "s", 0.14)}
@@ -36,10 +36,11 @@ def rows() -> Rows:
       values = verdicts.pooled(Claim("", "", name, REFERENCE), measure)
       if values is not None:
         out[name, "arena", measure] = statistics.bootstrap(values)
-      means = transformer.values()[measure]
-      first, second = (means.get(transformer.NAMES.get(key, ""), {}) for key in (name, REFERENCE))
-      if len(first.keys() & second.keys()) > 1:
-        out[name, "transformer", measure] = statistics.bootstrap(statistics.paired(first, second))
+      for bed, means in (("transformer", transformer.values()[measure]),
+                         ("lengths", transformer.varied_lengths()[measure])):
+        first, second = (means.get(transformer.NAMES.get(key, ""), {}) for key in (name, REFERENCE))
+        if len(first.keys() & second.keys()) > 1:
+          out[name, bed, measure] = statistics.bootstrap(statistics.paired(first, second))
   return out
 
 
@@ -53,13 +54,13 @@ def table() -> str:
               for bed in BEDS for measure in MEASURES))
            for name, label in (METHODS | BESIDE_FIGURE).items()]
   header = ("minus GRPO", "seeds", *(f"{bed}, {measure}" for bed in BEDS for measure in MEASURES))
-  return markdown_table(header, lines)
+  return page_parts.narrow_tables(header, lines)
 
 
 def draw(path) -> None:
   """Draws a panel for each test bed, a line for each method, a mark for each measure."""
   differences = rows()
-  figure = Figure(figsize=(6.4, 3.5), layout="constrained")
+  figure = Figure(figsize=(7.2, 3.7), layout="constrained")
   axes = figure.subplots(1, len(BEDS), sharey=True)
   for ax, (bed, title) in zip(axes, BEDS.items(), strict=True):
     for place, name in enumerate(METHODS):
@@ -73,6 +74,7 @@ def draw(path) -> None:
                   label=label if place == 0 else None)
     ax.axvline(0, color=INK, linewidth=1)
     ax.set_xlim(-WIDEST, WIDEST)
+    ax.set_xticks((-0.3, 0, 0.3))
     ax.set_title(title, fontsize=12, color=INK)
     ax.tick_params(labelsize=12)
     ax.grid(axis="x", alpha=0.3)

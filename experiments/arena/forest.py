@@ -1,7 +1,7 @@
 """The figure and the table of README.md: each method minus GRPO, in three test beds.
 
-Of one seed the mean over the cells of the map (or over the values of staleness of the transformer,
-or of its runs whose lengths vary the run itself); intervals are at 95 %, each by itself. `run.py --render` draws it.
+Of one seed the mean over the cells of the map, over the values of staleness of the transformer, or,
+where lengths vary, its run; intervals are at 95 %, each by itself. `run.py --render` draws it.
 """
 
 from collections.abc import Mapping

@@ -1,35 +1,37 @@
 """Which importance ratio holds on old rollouts whose lengths vary?
 
   python experiments/staleness_lengths/sweep.py --list
-  python experiments/staleness_lengths/sweep.py --jobs=2
-  python experiments/staleness_lengths/sweep.py --seeds=9      two seeds more
+  python experiments/staleness_lengths/sweep.py --jobs=2       what is missing
   python experiments/staleness_lengths/sweep.py --render
 
-Methods of ../staleness at one staleness on the task of task.py, each at the learning rate that its
-screening chose for completions of 32 tokens; nothing was screened here. Writes the tables of
-README.md and accuracy.png beside this file.
+Methods of ../staleness at one staleness on the task of task.py. One seed screens the learning
+rates; each method's best, by mean sampled accuracy over the run, has seven other seeds, which are
+cells once the screening has its results. Writes the tables of README.md and accuracy.png beside
+this file.
 """
 
-import functools
 from pathlib import Path
 
-from experiments.tables_lib import accuracy, sweeps
+from experiments.tables_lib import accuracy, page_parts, sweep_results, sweeps
 from experiments.tables_lib.sweeps import Cell, Sweep
+from jaxrl_llm.reporting import tables
 
 HERE = Path(__file__).parent
 staleness_long = sweeps.module(HERE.parent / "staleness_long/sweep.py")
-SEEDS = tuple(range(7))
+SCREENING, SEEDS = 100, tuple(range(7))
+LEARNING_RATES = ("3e-5", "1e-4", "3e-4")
 AGE, ITERATIONS = 8, 45
-# Preset, learning rate, and what is set beside it, as in ../staleness.
+# Preset, and what is set beside it, as in ../staleness.
 METHODS = {
-    "no ratio": ("grpo", "3e-5", ("--config.estimator.name=reinforce",)),
-    staleness_long.REFERENCE: ("grpo", "1e-4", ()),
-    "GSPO": ("gspo", "3e-4", ()),
-    "CISPO": ("cispo", "1e-4", ()),
-    "MinPRO": ("minpro", "1e-4", ()),
-    "CTPO": ("ctpo", "3e-4", ("--config.correction.level=none", "--config.correction.cap=2.0")),
-    "full sequence": ("seq_is", "3e-4", ()),
+    "no ratio": ("grpo", ("--config.estimator.name=reinforce",)),
+    staleness_long.REFERENCE: ("grpo", ()),
+    "GSPO": ("gspo", ()),
+    "CISPO": ("cispo", ()),
+    "MinPRO": ("minpro", ()),
+    "CTPO": ("ctpo", ("--config.correction.level=none", "--config.correction.cap=2.0")),
+    "full sequence": ("seq_is", ()),
 }
+PLANNED = len(METHODS) * (len(LEARNING_RATES) + len(SEEDS))
 # Twice the mistakes of the task of one length: shorter completions meet fewer.
 TASK = ("--config.plugins=experiments/staleness_lengths/task.py",
         "--config.task.name=stopping_recurrence", "--config.task.mistake_contexts=(4, 4, 8)",
@@ -37,19 +39,50 @@ TASK = ("--config.plugins=experiments/staleness_lengths/task.py",
         "--config.task.heldout_problems=64")
 
 
+def group(name: str, rate: str) -> str:
+  """Returns what the names of a method's runs at a learning rate begin with."""
+  return f"{name.replace(' ', '-')}_{rate}"
+
+
+def cell(name: str, rate: str, seed: int) -> Cell:
+  """Returns a run."""
+  preset, flags = METHODS[name]
+  return Cell(f"{group(name, rate)}_seed{seed}",
+              (f"--config=configs/offpolicy.py:{preset}", *TASK, *flags,
+               "--config.updates.anchor=behavior", f"--config.updates.staleness={AGE}",
+               f"--config.optimizer.learning_rate={rate}", f"--config.iterations={ITERATIONS}",
+               f"--config.seed={seed}"))
+
+
+def best_rate(results: dict[str, dict], name: str) -> str | None:
+  """Returns the learning rate with the highest mean over the run; None before all have results."""
+  return accuracy.best_step(
+      results, {rate: cell(name, rate, SCREENING).name for rate in LEARNING_RATES})
+
+
 def cells() -> list[Cell]:
-  """Seed by seed, so that an unfinished sweep has all methods of a seed."""
-  return [Cell(f"{name.replace(' ', '-')}_seed{seed}",
-               (f"--config=configs/offpolicy.py:{preset}", *TASK, *flags,
-                "--config.updates.anchor=behavior", f"--config.updates.staleness={AGE}",
-                f"--config.optimizer.learning_rate={rate}", f"--config.iterations={ITERATIONS}",
-                f"--config.seed={seed}"))
-          for seed in SEEDS for name, (preset, rate, flags) in METHODS.items()]
+  """Returns the screening, and then seed by seed the methods whose screening is complete."""
+  results = sweep_results.read(HERE)
+  screening = [cell(name, rate, SCREENING) for name in METHODS for rate in LEARNING_RATES]
+  return screening + [cell(name, rate, seed) for seed in SEEDS for name in METHODS
+                      if (rate := best_rate(results, name))]
 
 
-SWEEP = Sweep(HERE, cells(), accuracy.measure_sampled, functools.partial(
-    staleness_long.render, methods=METHODS, planned=len(cells()),
-    title="accuracy, lengths that vary"))
+def render(results: dict[str, dict], folder: Path) -> None:
+  """Writes the tables into README.md, and the figure."""
+  seeds = sweep_results.by_seed({name: result for name, result in results.items()
+                                 if result["seed"] != SCREENING})
+  best = {name: rate for name in METHODS if (rate := best_rate(results, name))}
+  rows = [(name, *(accuracy.screening_cell(results.get(cell(name, rate, SCREENING).name))
+                   for rate in LEARNING_RATES)) for name in METHODS]
+  page_parts.replace_part(folder / "README.md", "sweep.py, screening",
+                          tables.markdown_table(("method", *LEARNING_RATES), rows))
+  staleness_long.render(
+      results, folder, PLANNED, "accuracy, lengths that vary",
+      {name: seeds[group(name, rate)] for name, rate in best.items() if group(name, rate) in seeds})
+
+
+SWEEP = Sweep(HERE, cells(), accuracy.measure_sampled, render)
 
 if __name__ == "__main__":
   sweeps.main(SWEEP, __doc__)

@@ -11,7 +11,6 @@ accuracy.png beside this file.
 """
 
 import functools
-from collections.abc import Collection
 from pathlib import Path
 
 from experiments.tables_lib import accuracy, page_parts, plots, statistics, sweep_results, sweeps
@@ -57,18 +56,19 @@ def verdicts(groups: dict[str, dict[int, dict]], measure: str) -> str:
       statistics.comparison_rows(values, lambda key: (REFERENCE,)))
 
 
-def render(results: dict[str, dict], folder: Path, methods: Collection[str], planned: int,
-           title: str) -> None:
+def render(results: dict[str, dict], folder: Path, planned: int, title: str,
+           by_method: dict[str, dict[int, dict]] | None = None) -> None:
   """Writes the tables into README.md, and the figure.
 
   Args:
-    methods: in the order of the tables.
     planned: runs.
     title: of the figure.
+    by_method: results by method and seed, in the order of the tables; None: those of METHODS.
   """
-  page, seeds_of = folder / "README.md", sweep_results.by_seed(results)
-  by_method = {name: seeds_of[key] for name in methods
-               if (key := name.replace(" ", "-")) in seeds_of}
+  page = folder / "README.md"
+  if by_method is None:
+    seeds_of = sweep_results.by_seed(results)
+    by_method = {name: seeds_of[name] for name in METHODS if name in seeds_of}
   rows = [(name, *accuracy.sampled_row(list(seeds.values()))) for name, seeds in by_method.items()]
   progress = f"\n{len(results)} runs; {planned} are planned."
   page_parts.replace_part(page, "sweep.py, comparison", page_parts.narrow_tables(HEADER, rows)
@@ -84,7 +84,7 @@ def render(results: dict[str, dict], folder: Path, methods: Collection[str], pla
 
 
 SWEEP = Sweep(HERE, cells(), accuracy.measure_sampled, functools.partial(
-    render, methods=METHODS, planned=len(cells()), title="accuracy, 128 tokens"))
+    render, planned=len(cells()), title="accuracy, 128 tokens"))
 
 if __name__ == "__main__":
   sweeps.main(SWEEP, __doc__)

@@ -30,10 +30,10 @@ def get_config(preset: str = "grpo"):
                        "first_digit", "last_digit")
   config.task.prompt.update(style="chat", system="Answer with the number only.")
   config.rollout.update(prompts=16, group_size=8, max_prompt_tokens=48, max_new_tokens=5, window=5)
-  config.updates.update(optimizer_batches=1, token_budget=1024, shared_prompts=True)
+  config.updates.update(optimizer_batches=1, token_budget=512, shared_prompts=True)
   config.optimizer.update(learning_rate=5e-5, decay_steps=80, b2=0.99, max_grad_norm=1.0)
   # The model answers in sentences; a few steps of imitation make it answer with a number.
-  config.warm_start.update(steps=8, batch_size=24, learning_rate=2e-5)
+  config.warm_start.update(steps=8, batch_size=24, micro_batches=3, learning_rate=2e-5)
   config.evaluation.update(every=40, samples=8)
   config.checkpoint.every = 40
   config.model.update(scan_layers=False)  # less memory; seven seconds more of compilation
@@ -41,6 +41,5 @@ def get_config(preset: str = "grpo"):
     preset = "grpo"
     config.parameters.update(train="lora", lora_rank=16, lora_alpha=32.0)
     config.optimizer.learning_rate = 3e-4
-    config.warm_start.update(learning_rate=1e-3, micro_batches=3)
-    config.updates.token_budget = 512  # less memory
+    config.warm_start.learning_rate = 1e-3
   return presets.apply(config, preset)

@@ -4,23 +4,22 @@ programs. Their flags: command_flags.py.
 
 import contextlib
 import ctypes
+import functools
 import logging as python_logging
 import os
-import re
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
+import jax
 from absl import app, flags, logging
 
 from experiments.commands import cache, start_up
 from experiments.commands.command_flags import check, described, parse
 from experiments.commands.start_up import AbsentError
-from jaxrl_llm import config
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.fields import is_exhausted
 from jaxrl_llm.parallel import processes
@@ -36,20 +35,7 @@ _WAIT = flags.DEFINE_float("wait_for_processes", 300.0,
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
 # The exit status of a run which ended before its last iteration, and would again.
 ENDED_EARLY = 3
-PACKAGE = Path(config.__file__).parents[1]
-FEWER_ROWS = "a smaller rollout.slots, rollout.prompts or rollout.max_new_tokens"
-SMALLER_STEPS = "more updates.micro_batches, or a smaller updates.token_budget"
-LESS_STATE = "parameters.train=lora, more devices in mesh.fsdp or mesh.tensor, or a smaller model"
-# By the files on the way to where memory ran out, the first that fits: what it was for, and keys.
-MEMORY = ((("models/hf/", "store/"), " of weights", LESS_STATE),
-          (("runs/evaluate.py",), " in an evaluation", FEWER_ROWS),
-          (("wiring/warm_start.py",), " in the warm start",
-           f"more warm_start.micro_batches; {LESS_STATE}"),
-          (("rollouts/", "wiring/sampler.py", "runs/rollout_batch.py"), " in the rollouts",
-           FEWER_ROWS),
-          (("training/", "wiring/learner.py", "wiring/scoring.py", "runs/iteration.py"),
-           " in an update", f"{SMALLER_STEPS}; {LESS_STATE}"),
-          (("",), "", f"{FEWER_ROWS}; {SMALLER_STEPS}; {LESS_STATE}"))
+LONG = 1.0  # second
 NO_BACKEND = "Unable to initialize backend"  # of JAX, followed by the reason
 
 
@@ -76,6 +62,7 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
     logging.set_verbosity(logging.WARNING)
     logging.get_absl_logger().addFilter(_no_repetition)
     return_large_arrays()
+    return_freed_memory()
     cache.keep_programs()
     if multi_process:
       start_up.start(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _WAIT.value)
@@ -105,8 +92,10 @@ def run(main: Callable[[], None], required: Sequence[str], folders: Sequence[str
                f"XLA_FLAGS={os.environ.get('XLA_FLAGS', '')}: {' '.join(str(error).split())}. "
                "Fix: these variables, or the installation of JAX for the device.")
     if isinstance(error, MemoryError) or is_exhausted(error):
+      from experiments.commands import out_of_memory
+
       _silence_threads()
-      print(f"error: {memory_line(error)}", file=sys.stderr)
+      print(f"error: {out_of_memory.line(error)}", file=sys.stderr)
       _exit(1, "it is out of memory")
     if processes.count() == 1:
       raise
@@ -125,25 +114,23 @@ def return_large_arrays() -> None:
     mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD of malloc.h
 
 
+@functools.cache
+def return_freed_memory() -> None:
+  """Gives what else is free back to the system whenever a compilation, a checkpoint or another
+  event that JAX reports has taken LONG: the heap of a compilation has gaps that stay otherwise.
+  """
+  trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+  if trim is not None:
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: trim(0) if seconds > LONG else None)
+
+
 def with_fix(error: Exception) -> str:
   """Returns an error's text, with a fix for those of the operating system that name a path."""
   text = str(error)
   if not isinstance(error, OSError) or error.filename is None or "Fix: " in text:
     return text
   return f"{text}. Fix: that file or folder, or its permissions."
-
-
-def memory_line(error: BaseException) -> str:
-  """Returns the line for an error of memory: its size, what it was for, and keys that lower it."""
-  files = [os.path.relpath(frame.filename, PACKAGE)
-           for frame in traceback.extract_tb(error.__traceback__)]
-  purpose, keys = next((purpose, keys) for starts, purpose, keys in MEMORY
-                       if any(file.startswith(starts) for file in files) or starts == ("",))
-  text = " ".join(str(error).split())
-  count = re.search(r"(\d+) bytes", text)
-  size = f", {int(count[1]) / 2**30:.2f} GiB" if count else ""
-  return (f"out of memory{purpose}{size}: {text[:300].rstrip('.')}. Fix: {keys}; "
-          "experiments/plan.py counts what a run needs.")
 
 
 def _no_repetition(record) -> bool:

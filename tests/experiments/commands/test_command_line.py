@@ -10,7 +10,7 @@ import pytest
 from absl import flags
 from ml_collections import config_flags
 
-from experiments.commands import command_flags, command_line
+from experiments.commands import command_flags, command_line, out_of_memory
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.registry import REWARDS
 from jaxrl_llm.store import checkpoints
@@ -153,7 +153,7 @@ def test_out_of_memory_is_one_line_with_size_and_keys(monkeypatch, capsys, file,
                                                       size):
   scope = {}
   source = f"def fail():\n  raise RuntimeError({text!r})"
-  exec(compile(source, str(command_line.PACKAGE / file), "exec"), scope)
+  exec(compile(source, str(out_of_memory.PACKAGE / file), "exec"), scope)
   monkeypatch.setattr(command_line.app, "run", lambda *_, **__: scope["fail"]())
   with pytest.raises(SystemExit) as end:
     command_line.run(lambda: None, (), (), ())
@@ -236,3 +236,34 @@ def test_freed_arrays_leave_the_process():
     pytest.skip("this C library gives freed arrays back by itself")
   assert kept_mebibytes("set") < 20
   assert kept_mebibytes("set", MALLOC_MMAP_THRESHOLD_="100000000") > 200
+
+
+# Gaps of a heap, and then an event of JAX that took sys.argv[1] seconds.
+HEAP_PROGRAM = """
+import os
+import sys
+import jax
+import numpy as np
+from experiments.commands import command_line
+
+def resident():
+  return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+command_line.return_freed_memory()
+before = resident()
+pairs = [(np.ones(1 << 16, np.uint8), np.ones(16, np.uint8)) for _ in range(4096)]
+last = [pair[1] for pair in pairs]
+del pairs
+jax.monitoring.record_event_duration_secs("/jax/any", float(sys.argv[1]))
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
+def test_a_long_event_returns_what_is_free():
+  kept = {seconds: float(subprocess.run([sys.executable, "-c", HEAP_PROGRAM, seconds], text=True,
+                                        stdout=subprocess.PIPE, check=True).stdout)
+          for seconds in ("0.5", "1.5")}
+  if kept["0.5"] < 200:
+    pytest.skip("this C library gives a heap's gaps back by itself")
+  assert kept["1.5"] < 40

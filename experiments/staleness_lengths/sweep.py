@@ -19,7 +19,7 @@ from jaxrl_llm.reporting import tables
 HERE = Path(__file__).parent
 staleness_long = sweeps.module(HERE.parent / "staleness_long/sweep.py")
 SCREENING, SEEDS = 100, tuple(range(7))
-LEARNING_RATES = ("3e-5", "1e-4", "3e-4")
+LEARNING_RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
 AGE, ITERATIONS = 8, 45
 # Preset, and what is set beside it, as in ../staleness.
 METHODS = {

@@ -15,7 +15,7 @@ from claims import CLAIMS
 from experiments.tables_lib import accuracy, statistics, sweep_results, sweeps
 
 SWEEP = Path(__file__).parent.parent / "staleness" / "sweep.py"
-VARIED = Path(__file__).parent.parent / "staleness_lengths"
+VARIED = SWEEP.parent.parent / "staleness_lengths" / "sweep.py"
 NAMES = {"none": "no ratio", "grpo": "GRPO", "gspo": "GSPO", "cispo": "CISPO", "minpro": "MinPRO",
          "ctpo": "CTPO", "seq_is": "full sequence", "kpop": "KPop", "dppo_tv": "DPPO-TV"}
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]  # by measure, method and seed
@@ -47,9 +47,9 @@ def varied_lengths() -> Values:
   """Returns the same of the runs whose lengths vary (experiments/staleness_lengths), which no claim
   asks for.
   """
-  groups = sweep_results.by_seed(sweep_results.read(VARIED))
-  return {measure: {name: {seed: read(result["measured"]) for seed, result in groups[key].items()}
-                    for name in NAMES.values() if (key := name.replace(" ", "-")) in groups}
+  runs = sweeps.module(VARIED).by_method(sweep_results.read(VARIED.parent))
+  return {measure: {name: {seed: read(result["measured"]) for seed, result in seeds.items()}
+                    for name, seeds in runs.items()}
           for measure, (_, read) in accuracy.MEASURES.items()}
 
 

@@ -68,18 +68,21 @@ def cells() -> list[Cell]:
                       if (rate := best_rate(results, name))]
 
 
-def render(results: dict[str, dict], folder: Path) -> None:
-  """Writes the tables into README.md, and the figure."""
+def by_method(results: dict[str, dict]) -> dict[str, dict[int, dict]]:
+  """Returns the results by method and seed, each method at its best learning rate."""
   seeds = sweep_results.by_seed({name: result for name, result in results.items()
                                  if result["seed"] != SCREENING})
-  best = {name: rate for name in METHODS if (rate := best_rate(results, name))}
+  groups = {name: group(name, rate) for name in METHODS if (rate := best_rate(results, name))}
+  return {name: seeds[key] for name, key in groups.items() if key in seeds}
+
+
+def render(results: dict[str, dict], folder: Path) -> None:
+  """Writes the tables into README.md, and the figure."""
   rows = [(name, *(accuracy.screening_cell(results.get(cell(name, rate, SCREENING).name))
                    for rate in LEARNING_RATES)) for name in METHODS]
   page_parts.replace_part(folder / "README.md", "sweep.py, screening",
                           tables.markdown_table(("method", *LEARNING_RATES), rows))
-  staleness_long.render(
-      results, folder, PLANNED, "accuracy, lengths that vary",
-      {name: seeds[group(name, rate)] for name, rate in best.items() if group(name, rate) in seeds})
+  staleness_long.render(results, folder, PLANNED, "accuracy, lengths that vary", by_method(results))
 
 
 SWEEP = Sweep(HERE, cells(), accuracy.measure_sampled, render)

@@ -17,7 +17,8 @@ from jaxrl_llm.reporting.tables import markdown_table
 ARENA, DETAILS, STALENESS = (HERE / page for page in (
     "arena/README.md", "arena/details.md", "staleness/README.md"))
 WIDTH = 158  # characters of a line
-BEDS = ("arena", "transformer")
+BEDS = ("arena", "transformer")  # those of the claims
+LABELS = {"arena": "arena", "transformer": "transformer", "lengths": "lengths vary"}
 # Preset, name in the arena's table of differences to GRPO, and the weight of a token.
 PRESETS = (
     ("cispo", "CISPO", "r_t up to 5; every token keeps its gradient"),
@@ -136,9 +137,10 @@ def answer() -> str:
   lines = []
   for preset, name, weight in PRESETS:
     cells = [", ".join(f"{gap(name, bed, measure).read(ARENA):+.2f}"
-                       for measure in ("end", "mean")) if ran(name, bed) else "-" for bed in BEDS]
-    lines.append((f"`{preset}`", weight, *(cells if name else ("0", "0"))))
-  header = ("preset", "weight of a token", *(f"{bed}: end, mean" for bed in BEDS))
+                       for measure in ("end", "mean")) if ran(name, bed) else "-"
+             for bed in LABELS]
+    lines.append((f"`{preset}`", weight, *(cells if name else ["0"] * len(LABELS))))
+  header = ("preset", "weight of a token", *(f"{label}: end, mean" for label in LABELS.values()))
   wrapped = [textwrap.fill(f"{number}. {text}", WIDTH, subsequent_indent="   ")
              for number, text in enumerate(texts, 1)]
   return "\n".join(wrapped) + f"\n\n{markdown_table(header, lines)}"

@@ -5,9 +5,9 @@
   python experiments/staleness_lengths/sweep.py --render
 
 Methods of ../staleness at one staleness on the task of task.py. One seed screens the learning
-rates; each method's best, by mean sampled accuracy over the run, has seven other seeds, which are
-cells once the screening has its results. Writes the tables of README.md and accuracy.png beside
-this file.
+rates, two further ones the better two; each method's best, by mean sampled accuracy over the three
+runs, has seven other seeds. Runs are cells once those before them have results, so start it three
+times. Writes the tables of README.md and accuracy.png beside this file.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from jaxrl_llm.reporting import tables
 
 HERE = Path(__file__).parent
 staleness_long = sweeps.module(HERE.parent / "staleness_long/sweep.py")
-SCREENING, SEEDS = 100, tuple(range(7))
+SCREENING, SEEDS = (100, 101, 102), tuple(range(7))
 LEARNING_RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
 AGE, ITERATIONS = 8, 45
 # Preset, and what is set beside it, as in ../staleness.
@@ -31,7 +31,7 @@ METHODS = {
     "CTPO": ("ctpo", ("--config.correction.level=none", "--config.correction.cap=2.0")),
     "full sequence": ("seq_is", ()),
 }
-PLANNED = len(METHODS) * (len(LEARNING_RATES) + len(SEEDS))
+PLANNED = len(METHODS) * (len(LEARNING_RATES) + 4 + len(SEEDS))
 # Twice the mistakes of the task of one length: shorter completions meet fewer.
 TASK = ("--config.plugins=experiments/staleness_lengths/task.py",
         "--config.task.name=stopping_recurrence", "--config.task.mistake_contexts=(4, 4, 8)",
@@ -54,31 +54,56 @@ def cell(name: str, rate: str, seed: int) -> Cell:
                f"--config.seed={seed}"))
 
 
+def screened(results: dict[str, dict], name: str, rate: str) -> list[dict]:
+  """Returns the results of a method's screening at a learning rate."""
+  return [results[key] for seed in SCREENING if (key := cell(name, rate, seed).name) in results]
+
+
+def better_rates(results: dict[str, dict], name: str) -> list[str]:
+  """Returns the two learning rates with the highest means over the run of the first seed; none
+  before all have results.
+  """
+  first = {rate: cell(name, rate, SCREENING[0]).name for rate in LEARNING_RATES}
+  if not results.keys() >= set(first.values()):
+    return []
+  mean = lambda rate: accuracy.mean_sampled(results[first[rate]]["measured"])
+  return sorted(LEARNING_RATES, key=mean, reverse=True)[:2]
+
+
 def best_rate(results: dict[str, dict], name: str) -> str | None:
-  """Returns the learning rate with the highest mean over the run; None before all have results."""
-  return accuracy.best_step(
-      results, {rate: cell(name, rate, SCREENING).name for rate in LEARNING_RATES})
+  """Returns the better of the two with the highest mean over seeds and run; None before both have
+  all seeds of the screening.
+  """
+  runs = {rate: screened(results, name, rate) for rate in better_rates(results, name)}
+  if not runs or min(map(len, runs.values())) < len(SCREENING):
+    return None
+  return max(runs, key=lambda rate: sum(accuracy.mean_sampled(run["measured"])
+                                        for run in runs[rate]))
 
 
 def cells() -> list[Cell]:
-  """Returns the screening, and then seed by seed the methods whose screening is complete."""
+  """Returns the screening of all rates, of the better two, and then seed by seed the methods whose
+  screening is complete.
+  """
   results = sweep_results.read(HERE)
-  screening = [cell(name, rate, SCREENING) for name in METHODS for rate in LEARNING_RATES]
-  return screening + [cell(name, rate, seed) for seed in SEEDS for name in METHODS
-                      if (rate := best_rate(results, name))]
+  first = [cell(name, rate, SCREENING[0]) for name in METHODS for rate in LEARNING_RATES]
+  second = [cell(name, rate, seed) for seed in SCREENING[1:] for name in METHODS
+            for rate in better_rates(results, name)]
+  return first + second + [cell(name, rate, seed) for seed in SEEDS for name in METHODS
+                           if (rate := best_rate(results, name))]
 
 
 def by_method(results: dict[str, dict]) -> dict[str, dict[int, dict]]:
   """Returns the results by method and seed, each method at its best learning rate."""
   seeds = sweep_results.by_seed({name: result for name, result in results.items()
-                                 if result["seed"] != SCREENING})
+                                 if result["seed"] not in SCREENING})
   groups = {name: group(name, rate) for name in METHODS if (rate := best_rate(results, name))}
   return {name: seeds[key] for name, key in groups.items() if key in seeds}
 
 
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md, and the figure."""
-  rows = [(name, *(accuracy.screening_cell(results.get(cell(name, rate, SCREENING).name))
+  rows = [(name, *("; ".join(map(accuracy.screening_cell, screened(results, name, rate)))
                    for rate in LEARNING_RATES)) for name in METHODS]
   page_parts.replace_part(folder / "README.md", "sweep.py, screening",
                           tables.markdown_table(("method", *LEARNING_RATES), rows))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.tables_lib.page_parts import Place, markers, split, tables
+from experiments.tables_lib.page_parts import Place, markers, numbers, split, tables
 from jaxrl_llm.config import ConfigError, EstimatorConfig, load_plugins
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.presets import PRESETS
@@ -141,9 +141,14 @@ def test_the_caption_says_what_the_arena_decides():
   caption = " ".join(README.split("forest.png)")[1].split("## ")[0].split())
   ahead = all(arena_verdict(f"{name} ahead of GRPO").startswith("decided for")
               for name in ("CISPO", "MinPRO"))
-  assert ahead == ("CISPO and MinPRO are ahead of GRPO in both test beds" in caption)
+  assert ahead == ("CISPO and MinPRO are ahead of GRPO in the first two test beds" in caption)
+  part = split((ROOT / "experiments/arena/README.md").read_text(), "page.py forest", "")[1]
+  (varied,) = (table for table in tables(part) if "lengths, end" in table.header)
+  *above, last = [row[0] for row in varied.rows if "-" not in row
+                  and min(numbers(cell)[1] for cell in row[1:]) > 0]
+  assert f"where lengths vary {', '.join(above)} and {last} are." in caption
   by = re.findall(r"beds differ \((.*?)\)", arena_verdict("GSPO ahead of GRPO"))
-  stated = re.findall(r"which differ on GSPO by the (.*?)\.", caption)
+  stated = re.findall(r"which differ on GSPO by the (.*?);", caption)
   assert stated == [measures.replace(", ", " and the ") for measures in by]
 
 

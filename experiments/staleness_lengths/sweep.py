@@ -12,7 +12,7 @@ times. Writes the tables of README.md and accuracy.png beside this file.
 
 from pathlib import Path
 
-from experiments.tables_lib import accuracy, page_parts, sweep_results, sweeps
+from experiments.tables_lib import accuracy, page_parts, statistics, sweep_results, sweeps
 from experiments.tables_lib.sweeps import Cell, Sweep
 from jaxrl_llm.reporting import tables
 
@@ -21,6 +21,7 @@ staleness_long = sweeps.module(HERE.parent / "staleness_long/sweep.py")
 SCREENING, SEEDS = (100, 101, 102), tuple(range(7))
 LEARNING_RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
 AGE, ITERATIONS = 8, 45
+BEST = "CISPO"  # what the others are compared with beside GRPO
 # Preset, and what is set beside it, as in ../staleness.
 METHODS = {
     "no ratio": ("grpo", ("--config.estimator.name=reinforce",)),
@@ -101,12 +102,30 @@ def by_method(results: dict[str, dict]) -> dict[str, dict[int, dict]]:
   return {name: seeds[key] for name, key in groups.items() if key in seeds}
 
 
+def beside_best(results: dict[str, dict]) -> str:
+  """Returns the differences to CISPO by each measure, paired by seed, uncorrected."""
+  rows = []
+  for name, runs in by_method(results).items():
+    gaps = []
+    for _, read in accuracy.MEASURES.values() if name != BEST else ():
+      values, best = ({seed: read(result["measured"]) for seed, result in seeds.items()}
+                      for seeds in (runs, by_method(results).get(BEST, {})))
+      if len(values.keys() & best.keys()) > 1:
+        gap = statistics.bootstrap(statistics.paired(values, best))
+        gaps.append(f"{gap.mean:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})")
+    if gaps:
+      rows.append((name, *gaps))
+  header = (f"minus {BEST}, paired, 95 %", *(label for label, _ in accuracy.MEASURES.values()))
+  return tables.markdown_table(header, rows)
+
+
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md, and the figure."""
   rows = [(name, *("; ".join(map(accuracy.screening_cell, screened(results, name, rate)))
                    for rate in LEARNING_RATES)) for name in METHODS]
   page_parts.replace_part(folder / "README.md", "sweep.py, screening",
                           tables.markdown_table(("method", *LEARNING_RATES), rows))
+  page_parts.replace_part(folder / "README.md", "sweep.py, beside CISPO", beside_best(results))
   staleness_long.render(results, folder, PLANNED, "accuracy, lengths that vary", by_method(results))
 
 

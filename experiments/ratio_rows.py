@@ -88,8 +88,8 @@ class Sentence:
 EQUAL = 0.03  # differences up to it are "as good as" and "match"
 SENTENCES = (
     Sentence(
-        "From some 4 iterations of staleness on take `cispo`, the ratio to the policy that "
-        "sampled, capped, with its gradient kept: {0:+.2f} and {2:+.2f} at the end.",
+        "At staleness 4 and more take `cispo`, the ratio to the policy that sampled, capped, with "
+        "its gradient kept: {0:+.2f} (arena), {2:+.2f} (transformer) at the end.",
         ARENA, tuple(gap("CISPO", bed, measure) for bed in BEDS for measure in ("end", "mean")),
         lambda *gaps: min(gaps) > EQUAL),
     Sentence(

@@ -121,7 +121,8 @@ def beside_best(results: dict[str, dict]) -> str:
 
 def render(results: dict[str, dict], folder: Path) -> None:
   """Writes the tables into README.md, and the figure."""
-  rows = [(name, *("; ".join(map(accuracy.screening_cell, screened(results, name, rate)))
+  rows = [(name, *(", ".join(f"{accuracy.mean_sampled(run['measured']):.2f}"
+                             for run in screened(results, name, rate)) or tables.MISSING
                    for rate in LEARNING_RATES)) for name in METHODS]
   page_parts.replace_part(folder / "README.md", "sweep.py, screening",
                           tables.markdown_table(("method", *LEARNING_RATES), rows))

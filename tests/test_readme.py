@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.tables_lib.page_parts import Place, markers, numbers, split, tables
+from experiments.tables_lib.page_parts import Place, markers, split, tables
 from jaxrl_llm.config import ConfigError, EstimatorConfig, load_plugins
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.presets import PRESETS
@@ -94,8 +94,8 @@ def test_the_real_model_s_numbers_are_those_of_its_runs():
 
   pairs = [f"{number(run, 'before'):.3f} → {number(run, 'after'):.3f}"
            for run in ("smollm2_0", "smollm2_1", "smollm2_2", "smollm2_shuffled")]
-  taken = f"{number('smollm2_0', 'minutes'):.0f} minutes on 2 idle cores and "
-  stated = (f"{', '.join(pairs[:3])}, with permuted rewards {pairs[3]}; the command takes {taken}"
+  time = f"{number('smollm2_0', 'minutes'):.0f} minutes on 2 idle cores and "
+  stated = (f"{', '.join(pairs[:3])}, with permuted rewards {pairs[3]}; the command takes {time}"
             f"{number('smollm2_0', 'GiB'):.1f} GiB")
   assert re.sub(r"\b0\.", ".", stated) in README
 
@@ -142,11 +142,12 @@ def test_the_caption_says_what_the_arena_decides():
   ahead = all(arena_verdict(f"{name} ahead of GRPO").startswith("decided for")
               for name in ("CISPO", "MinPRO"))
   assert ahead == ("CISPO and MinPRO are ahead of GRPO in the first two test beds" in caption)
-  part = split((ROOT / "experiments/arena/README.md").read_text(), "page.py forest", "")[1]
-  (varied,) = (table for table in tables(part) if "lengths, end" in table.header)
-  *above, last = [row[0] for row in varied.rows if "-" not in row
-                  and min(numbers(cell)[1] for cell in row[1:]) > 0]
-  assert f"where lengths vary {', '.join(above)} and {last} are." in caption
+  page = ROOT / "experiments/staleness_lengths/README.md"
+  above = [{row[0] for table in tables(split(page.read_text(), part, page)[1])
+            for row in table.rows if row[-1] == "above"}
+           for part in ("sweep.py, verdicts", "sweep.py, verdicts at the end")]
+  (name,) = above[0] & above[1]
+  assert f"where lengths vary {name} alone is, by both measures." in caption
   by = re.findall(r"beds differ \((.*?)\)", arena_verdict("GSPO ahead of GRPO"))
   stated = re.findall(r"which differ on GSPO by the (.*?);", caption)
   assert stated == [measures.replace(", ", " and the ") for measures in by]

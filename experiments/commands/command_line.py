@@ -35,7 +35,7 @@ _WAIT = flags.DEFINE_float("wait_for_processes", 300.0,
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that shells report for it
 # The exit status of a run which ended before its last iteration, and would again.
 ENDED_EARLY = 3
-LONG = 1.0  # second
+LONG = 1.0  # seconds
 NO_BACKEND = "Unable to initialize backend"  # of JAX, followed by the reason
 
 
@@ -116,8 +116,8 @@ def return_large_arrays() -> None:
 
 @functools.cache
 def return_freed_memory() -> None:
-  """Gives what else is free back to the system whenever a compilation, a checkpoint or another
-  event that JAX reports has taken LONG: the heap of a compilation has gaps that stay otherwise.
+  """Gives freed memory back to the system after each event that JAX reports of more than LONG, such
+  as a compilation or a checkpoint: it leaves gaps between small objects, which the heap keeps.
   """
   trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
   if trim is not None:

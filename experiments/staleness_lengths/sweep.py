@@ -21,7 +21,7 @@ staleness_long = sweeps.module(HERE.parent / "staleness_long/sweep.py")
 SCREENING, SEEDS = (100, 101, 102), tuple(range(7))
 LEARNING_RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
 AGE, ITERATIONS = 8, 45
-BEST = "CISPO"  # what the others are compared with beside GRPO
+SECOND_REFERENCE = "CISPO"  # beside GRPO
 # Preset, and what is set beside it, as in ../staleness.
 METHODS = {
     "no ratio": ("grpo", ("--config.estimator.name=reinforce",)),
@@ -102,20 +102,21 @@ def by_method(results: dict[str, dict]) -> dict[str, dict[int, dict]]:
   return {name: seeds[key] for name, key in groups.items() if key in seeds}
 
 
-def beside_best(results: dict[str, dict]) -> str:
+def second_differences(results: dict[str, dict]) -> str:
   """Returns the differences to CISPO by each measure, paired by seed, uncorrected."""
   rows = []
   for name, runs in by_method(results).items():
     gaps = []
-    for _, read in accuracy.MEASURES.values() if name != BEST else ():
-      values, best = ({seed: read(result["measured"]) for seed, result in seeds.items()}
-                      for seeds in (runs, by_method(results).get(BEST, {})))
-      if len(values.keys() & best.keys()) > 1:
-        gap = statistics.bootstrap(statistics.paired(values, best))
+    for _, read in accuracy.MEASURES.values() if name != SECOND_REFERENCE else ():
+      values, second = ({seed: read(result["measured"]) for seed, result in seeds.items()}
+                      for seeds in (runs, by_method(results).get(SECOND_REFERENCE, {})))
+      if len(values.keys() & second.keys()) > 1:
+        gap = statistics.bootstrap(statistics.paired(values, second))
         gaps.append(f"{gap.mean:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})")
     if gaps:
       rows.append((name, *gaps))
-  header = (f"minus {BEST}, paired, 95 %", *(label for label, _ in accuracy.MEASURES.values()))
+  measures = (label for label, _ in accuracy.MEASURES.values())
+  header = (f"minus {SECOND_REFERENCE}, paired, 95 %", *measures)
   return tables.markdown_table(header, rows)
 
 
@@ -124,9 +125,10 @@ def render(results: dict[str, dict], folder: Path) -> None:
   rows = [(name, *(", ".join(f"{accuracy.mean_sampled(run['measured']):.2f}"
                              for run in screened(results, name, rate)) or tables.MISSING
                    for rate in LEARNING_RATES)) for name in METHODS]
-  page_parts.replace_part(folder / "README.md", "sweep.py, screening",
+  page = folder / "README.md"
+  page_parts.replace_part(page, "sweep.py, screening",
                           tables.markdown_table(("method", *LEARNING_RATES), rows))
-  page_parts.replace_part(folder / "README.md", "sweep.py, beside CISPO", beside_best(results))
+  page_parts.replace_part(page, "sweep.py, beside CISPO", second_differences(results))
   staleness_long.render(results, folder, PLANNED, "accuracy, lengths that vary", by_method(results))
 
 

@@ -261,9 +261,9 @@ print(resident() - before)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
 def test_a_long_event_returns_what_is_free():
-  kept = {seconds: float(subprocess.run([sys.executable, "-c", HEAP_PROGRAM, seconds], text=True,
+  growth = {seconds: float(subprocess.run([sys.executable, "-c", HEAP_PROGRAM, seconds], text=True,
                                         stdout=subprocess.PIPE, check=True).stdout)
           for seconds in ("0.5", "1.5")}
-  if kept["0.5"] < 200:
+  if growth["0.5"] < 200:
     pytest.skip("this C library gives a heap's gaps back by itself")
-  assert kept["1.5"] < 40
+  assert growth["1.5"] < 40

@@ -264,7 +264,7 @@ def test_eight_devices_follow_one_device():
   assert all(jax.tree.leaves(equal))
   assert merged["embedding"] is eight.frozen["embedding"]
   expected = trainable.merge(*jax.device_get((eight.params, eight.frozen)), cfg)
-  np.testing.assert_allclose(logits(jax.device_get(merged)), logits(expected), atol=1e-5)
+  np.testing.assert_allclose(logits(jax.device_get(merged)), logits(expected), atol=5e-5)
 
 
 # --- refusals

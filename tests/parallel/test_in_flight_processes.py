@@ -55,7 +55,7 @@ def test_a_row_has_the_tokens_of_one_process(tmp_path):
   for row in common:
     np.testing.assert_array_equal(one[row]["tokens"], two[row]["tokens"], str(row))
     np.testing.assert_allclose(one[row]["behavior_log_probs"], two[row]["behavior_log_probs"],
-                               atol=1e-5)
+                               atol=5e-5)
   other = min(common)
   assert any(not np.array_equal(one[row]["tokens"], two[other]["tokens"]) for row in common)
   assert max(line["in_flight/versions_max"] for line in lines(tmp_path / "2")[1:]) >= 2

@@ -89,7 +89,7 @@ def assert_same(got, expected):
   assert flips(got, expected) == 0, "rows flipped at near ties on this seed"
   for name in EXACT:
     np.testing.assert_array_equal(getattr(got, name), getattr(expected, name), err_msg=name)
-  np.testing.assert_allclose(got.behavior_log_probs, expected.behavior_log_probs, rtol=0, atol=1e-5)
+  np.testing.assert_allclose(got.behavior_log_probs, expected.behavior_log_probs, rtol=0, atol=5e-5)
   kind = operator.attrgetter("dtype")
   assert jax.tree.map(kind, got) == jax.tree.map(kind, expected)
 
@@ -239,7 +239,7 @@ def test_stop_tokens_wait_for_the_least_length():
   chosen = np.take_along_axis(log_p, got.tokens[:, 1:, None], -1)[..., 0]
   expected = chosen - np.where(early[:, 1:], np.log1p(-np.exp(log_p[..., EOS])), 0)
   mask = got.mask[:, 1:]
-  np.testing.assert_allclose(got.behavior_log_probs[:, 1:][mask], expected[mask], rtol=0, atol=1e-5)
+  np.testing.assert_allclose(got.behavior_log_probs[:, 1:][mask], expected[mask], rtol=0, atol=5e-5)
   assert np.max(np.abs(chosen - expected)[mask]) > 1e-2, "the rule matters"
 
 
@@ -360,7 +360,7 @@ def test_stacked_blocks():
   plain = jax.jit(functools.partial(generate, model=flat, cfg=SamplerConfig(4, NEW, 32, (EOS,), 0)))
   expected = jax.device_get(plain(params, prompts(), KEY, Sampling.of(1.0)))
   np.testing.assert_array_equal(got.tokens, expected.tokens)
-  np.testing.assert_allclose(got.behavior_log_probs, expected.behavior_log_probs, rtol=0, atol=1e-5)
+  np.testing.assert_allclose(got.behavior_log_probs, expected.behavior_log_probs, rtol=0, atol=5e-5)
 
 
 @pytest.mark.slow

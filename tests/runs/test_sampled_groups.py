@@ -33,7 +33,7 @@ def test_groups_change_no_token(devices, slots):
   prompts = prompts_of(np.repeat([3, 4, 5, 6, 7], SAMPLES))
   alone, together = sampled(made, prompts, 1), sampled(made, prompts, SAMPLES)
   np.testing.assert_array_equal(together.tokens, alone.tokens)
-  np.testing.assert_allclose(together.behavior_log_probs, alone.behavior_log_probs, atol=1e-5)
+  np.testing.assert_allclose(together.behavior_log_probs, alone.behavior_log_probs, atol=5e-5)
   assert len({tuple(row) for row in alone.tokens.tolist()}) > SAMPLES
 
 

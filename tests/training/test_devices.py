@@ -330,5 +330,5 @@ def sampled(name, mesh=None):
 def test_sampled_rows_are_those_of_one_device(name, axes):
   rollout, expected = sampled(name, mesh_of(axes)), sampled(name)
   np.testing.assert_array_equal(rollout.tokens, expected.tokens)
-  np.testing.assert_allclose(rollout.behavior_log_probs, expected.behavior_log_probs, atol=2e-5)
+  np.testing.assert_allclose(rollout.behavior_log_probs, expected.behavior_log_probs, atol=5e-5)
   assert kv_cache.dtype(MODELS[name]) == jnp.float32

@@ -87,7 +87,7 @@ def test_rows_are_those_of_the_policy(api, serve, tmp_path):
   rollout, metrics = sample(made, made.prepare(theta))
   assert rollout.mask.sum() > 20 and len(np.unique(rollout.tokens, axis=0)) > GROUP * 3
   np.testing.assert_array_equal(rollout.row_id, prompts().row_id)
-  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=2e-5)
+  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=5e-5)
   assert np.abs(rollout.behavior_log_probs - scored(rollout, params(1))).max() > 0.1
   assert metrics["server/failed_groups"] == metrics["server/redrawn_batches"] == 0
   again, _ = sample(made, made.prepare(theta))
@@ -131,7 +131,7 @@ def test_rows_with_unusable_answers_are_drawn_again(kind, serve, tmp_path):
   made = sampler(server, tmp_path, in_flight=1)
   theta = params()
   rollout, metrics = sample(made, made.prepare(theta))
-  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=2e-5)
+  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=5e-5)
   assert rollout.length.min() > 3
   assert len(server.asked) == 12 + 2 and metrics["server/failed_groups"] == 2
   seeds = [body["seed"] for body in server.asked]
@@ -188,7 +188,7 @@ def test_a_server_that_is_away_is_waited_for(serve, tmp_path, caplog, monkeypatc
 
   monkeypatch.setattr(made._client, "_note_absence", comes_back)
   rollout, metrics = sample(made, policy)
-  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=2e-5)
+  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=5e-5)
   assert metrics["time/server_away"] > 0.2
   # Threads of earlier tests may still wait for servers of theirs.
   text = "\n".join(line for line in caplog.text.splitlines() if f":{server.port}'" in line)
@@ -294,7 +294,7 @@ def test_rows_of_other_weights_are_dropped(serve, tmp_path, caplog):
   assert metrics["server/redrawn_batches"] == 1
   text = "\n".join(line for line in caplog.text.splitlines() if f":{server.port}'" in line)
   assert "all completions are drawn again" in text
-  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=2e-5)
+  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=5e-5)
 
 
 @pytest.mark.slow
@@ -341,5 +341,5 @@ def test_a_pruned_distribution_is_the_servers(serve, tmp_path):
   made, theta = sampler(serve(), tmp_path), params()
   rules = Sampling.of(0.8, top_k=3)
   rollout, _ = jax.device_get(made.sample(made.prepare(theta), prompts(), jax.random.key(1), rules))
-  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta, rules), atol=2e-5)
+  np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta, rules), atol=5e-5)
   assert np.abs(rollout.behavior_log_probs - scored(rollout, theta)).max() > 0.1

@@ -17,8 +17,9 @@ def get_config(preset: str = "ctpo"):
   config.iterations = 40
   config.model.update(vocab_size=21, width=128, num_layers=4, num_heads=4, num_kv_heads=2,
                       head_dim=32, mlp_width=384)
+  config.plugins = ("experiments.tasks.tool_arithmetic",)
   config.task.update(name="tool_arithmetic", worked_share=0.3, heldout_problems=128)
-  config.task.tool_arithmetic.digits = 3
+  config.task.tool_arithmetic = {"digits": 3}
   config.rollout.update(prompts=16, group_size=8, max_prompt_tokens=7, max_new_tokens=26, window=13)
   config.rollout.update(slots=128, chunk=13, max_turns=2, max_tool_tokens=8, tool_chunks=0)
   config.updates.update(optimizer_batches=4, micro_batches=2)

@@ -6,6 +6,7 @@ import threading
 import jax
 import pytest
 
+from experiments.tasks import tool_arithmetic  # noqa: F401  it registers a task
 from jaxrl_llm import registry
 from jaxrl_llm.config import ConfigError, base_config, from_dict, load_plugins, plugins
 from jaxrl_llm.reporting import metric_writers

@@ -16,6 +16,7 @@ import pytest
 import tiny_batch
 
 from experiments.papers import arca, occ, pipo  # noqa: F401  methods of theirs are watched, too
+from experiments.tasks import tool_arithmetic  # noqa: F401  it registers a task
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import registry
 from jaxrl_llm.config import Config, from_dict

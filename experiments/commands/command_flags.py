@@ -21,7 +21,8 @@ LATEX = (r"(?:abla|atural|cong|e|earrow|eg|eq|ew(?:line|page|command)|exists|geq
          r"|warrow)(?![a-z])")
 BREAK, TAB = re.compile(rf"(?<!\\)(?:\\r)?\\n(?!{LATEX})"), re.compile(r"(?<!\\)\\t(?![A-Za-z])")
 # Methods that are plugins of this repository: a flag that names one brings its plugin.
-PLUGINS = {"task.name": {"countdown": "experiments.tasks.countdown"},
+PLUGINS = {"task.name": {name: f"experiments.tasks.{name}"
+                         for name in ("countdown", "tool_arithmetic")},
            "writer.name": dict.fromkeys(("wandb", "trackio"), "experiments.writers.online")}
 FOLDER = re.compile(r"gs://[a-z0-9][a-z0-9._-]+[a-z0-9](/[^/]+)+/?")  # in a bucket
 

@@ -66,11 +66,10 @@ __all__ = [
     "ModelConfig", "OptimizerConfig", "ParametersConfig", "PromptConfig",
     "RewardConfig", "RolloutConfig", "RolloutFilesConfig", "RopeScalingConfig",
     "SamplerConfig", "ServerConfig", "SetPromptConfig", "ShapingConfig", "StepConfig", "TaskConfig",
-    "TeacherConfig", "TermConfig",
-    "ToolArithmeticConfig", "ToolConfig", "TransformConfig", "UpdateConfig", "VocabularyConfig",
-    "WarmStartConfig", "WriterConfig", "base_config", "check", "check_model", "describe", "fill",
-    "from_dict", "from_saved", "is_uniform", "keys", "load_plugins", "read_saved", "to_dict",
-    "without_unread",
+    "TeacherConfig", "TermConfig", "ToolConfig", "TransformConfig", "UpdateConfig",
+    "VocabularyConfig", "WarmStartConfig", "WriterConfig", "base_config", "check", "check_model",
+    "describe", "fill", "from_dict", "from_saved", "is_uniform", "keys", "load_plugins",
+    "read_saved", "to_dict", "without_unread",
 ]
 
 def base_config():
@@ -89,5 +88,4 @@ __getattr__ = late_names(__name__, {
     **dict.fromkeys(("from_saved", "read_saved"), "jaxrl_llm.config.saved"),
     "describe": "jaxrl_llm.config.listing",
     "GymConfig": "jaxrl_llm.tasks.keys",
-    "ToolArithmeticConfig": "jaxrl_llm.tasks.keys",
 })

@@ -16,7 +16,8 @@ NAME = "<name>"  # of a section whose name the user chooses, in listings and mes
 REMOVED = {
     "model.value_head": "it is on where the advantage needs values: advantage.name=gae",
     "rollout.compaction": "the last completions are always gathered into a batch of half the size",
-    "task.countdown": "the plugin of this task brings it: plugins=experiments.tasks.countdown",
+    **{f"task.{name}": f"the plugin of this task brings it: plugins=experiments.tasks.{name}"
+       for name in ("countdown", "tool_arithmetic")},
 }
 
 # What TRL's and verl's users know a key by; here the last part of it.

@@ -20,7 +20,6 @@ def register(name: str, numbers: type | None = None, *, replace: bool = False, *
 for _name, _keys, _path in (
     ("modular_chain", keys.ModularChainKeys, "arithmetic.ModularChain"),
     ("recurrence", keys.RecurrenceKeys, "recurrence.Recurrence"),
-    ("tool_arithmetic", keys.ToolArithmeticKeys, "tool_arithmetic.ToolArithmetic"),
     ("dataset", DatasetKeys, "dataset.Dataset"),
     ("reasoning_gym", keys.ReasoningGymKeys, "reasoning_gym.ReasoningGym"),
 ):

@@ -45,19 +45,3 @@ class RecurrenceKeys:
   careless: float = option(0.0, "share of values written carelessly; 0: one notation only",
                            low=0.0, high=1.0)
   misread: int = option(0, "contexts in which a careless operand is misread", low=0, high=1000)
-
-
-@dataclasses.dataclass(frozen=True)
-class ToolArithmeticConfig:
-  """Multiply two numbers, with a calculator at hand."""
-
-  digits: int = option(3, "digits of each number", low=2, high=12)
-
-
-@dataclasses.dataclass(frozen=True)
-class ToolArithmeticKeys:
-  """Config keys of the task `tool_arithmetic`."""
-
-  tool_arithmetic: ToolArithmeticConfig = ToolArithmeticConfig()
-  worked_share: float = option(1.0, "share of demonstrations that call the tool; the others only "
-                               "answer", low=0.0, high=1.0)

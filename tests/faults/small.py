@@ -27,6 +27,7 @@ def get_config(kind: str = "plain"):
     config.rollout.max_prompt_tokens = 24
   elif kind == "turns":
     config.model.vocab_size = 21
+    config.plugins = ("experiments.tasks.tool_arithmetic",)
     config.task.update(name="tool_arithmetic", heldout_problems=4)
     config.rollout.update(max_prompt_tokens=7, max_new_tokens=16, window=16, max_turns=2, slots=8,
                           max_tool_tokens=8)

@@ -11,10 +11,10 @@ import re
 import threading
 from pathlib import Path
 
+from experiments.tasks.tool_arithmetic import ToolArithmetic
 from jaxrl_llm import tasks
 from jaxrl_llm.rollouts import environment
 from jaxrl_llm.rollouts.tools import PythonSandbox, ToolResult
-from jaxrl_llm.tasks.tool_arithmetic import ToolArithmetic
 from jaxrl_llm.types import Reward
 
 _CALLS, _LOCK = itertools.count(1), threading.Lock()

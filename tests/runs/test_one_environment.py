@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import pytest
 from flax.traverse_util import flatten_dict
 
+from experiments.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
 from jaxrl_llm import tasks
 from jaxrl_llm.config import ConfigError, base_config, from_dict
 from jaxrl_llm.rollouts import engine, environment
 from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox
 from jaxrl_llm.runs import trainer
-from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
 from jaxrl_llm.wiring import setup
 
 WORKERS = 3

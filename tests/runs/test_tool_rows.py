@@ -17,6 +17,7 @@ from suites import quick_for
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from experiments.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
 from jaxrl_llm import tasks
 from jaxrl_llm.config import base_config, from_dict
 from jaxrl_llm.objective import loss as loss_lib
@@ -28,7 +29,6 @@ from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox, ToolResult
 from jaxrl_llm.runs.dynamic_sampling import sample_batch
 from jaxrl_llm.runs.records import host_metrics, rollout_rows
 from jaxrl_llm.runs.rollout_batch import iteration_key
-from jaxrl_llm.tasks.tool_arithmetic import ALPHABET, ToolArithmetic
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, TokenStats

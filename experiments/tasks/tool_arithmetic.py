@@ -10,10 +10,13 @@ others guess. A guess shows the right product as well, but imitating it teaches 
 has to find that calling pays.
 """
 
+import dataclasses
 import re
 
 import numpy as np
 
+from jaxrl_llm import register
+from jaxrl_llm.fields import option
 from jaxrl_llm.tasks import tokenizer as tokenizers
 from jaxrl_llm.tasks.procedural import Procedural
 from jaxrl_llm.types import Problem, Reward
@@ -22,6 +25,23 @@ ALPHABET = "0123456789+-*=[];.?"
 DEMONSTRATION = re.compile(r"(?:(\[[^\]]*\])([^;]*;))?(.*)")  # call, inserted value, answer
 
 
+@dataclasses.dataclass(frozen=True)
+class ToolArithmeticConfig:
+  """Multiply two numbers, with a calculator at hand."""
+
+  digits: int = option(3, "digits of each number", low=2, high=12)
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolArithmeticKeys:
+  """Config keys of the task `tool_arithmetic`."""
+
+  tool_arithmetic: ToolArithmeticConfig = ToolArithmeticConfig()
+  worked_share: float = option(1.0, "share of demonstrations that call the tool; the others only "
+                               "answer", low=0.0, high=1.0)
+
+
+@register.task("tool_arithmetic", ToolArithmeticKeys)
 class ToolArithmetic(Procedural):
   """Asks for the product of two numbers of `task.tool_arithmetic.digits` digits."""
 

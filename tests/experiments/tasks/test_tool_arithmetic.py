@@ -2,10 +2,10 @@
 
 import pytest
 
+from experiments.tasks.tool_arithmetic import ToolArithmetic
 from jaxrl_llm.config import TaskConfig
 from jaxrl_llm.rollouts.environment import Continue, make_environment
 from jaxrl_llm.tasks import make_task, tokenizer
-from jaxrl_llm.tasks.tool_arithmetic import ToolArithmetic
 from jaxrl_llm.types import Problem
 
 CFG = TaskConfig(name="tool_arithmetic", worked_share=0.5)

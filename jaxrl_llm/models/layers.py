@@ -28,6 +28,8 @@ MATRICES = {
     "up": (1, 1),
     "down": (1, 1),
 }
+# Weights that can have an adapter, likewise.
+ADAPTABLE = MATRICES | {"router": (1, 1), "head": (1, 1)}
 
 ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True)}
 
@@ -96,6 +98,8 @@ def multiply(x, matrix, constrain):
   """
   if isinstance(matrix, int8.Int8Matrix):
     return matrix.product(x)
+  if hasattr(matrix.get_value(), "product"):  # adapters.Adapted
+    return matrix.get_value().product(x)
   # One product with a matrix is faster on CPU than a contraction over heads.
   flat = matrix[...].astype(x.dtype).reshape(x.shape[-1], -1)
   # The gradient of `product` makes one axis of rows and tokens. If both are divided, all of them

@@ -9,10 +9,8 @@ Source of the adapters: LoRA, arXiv 2106.09685.
 """
 
 import dataclasses
-import math
 import operator
 import re
-import zlib
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +20,12 @@ from jax.sharding import NamedSharding
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError, ParametersConfig
 from jaxrl_llm.fields import refuse_unread
+from jaxrl_llm.late import Late
 from jaxrl_llm.models import mtp
-from jaxrl_llm.models.layers import MATRICES
+from jaxrl_llm.models.layers import ADAPTABLE
 
-# Weights that can have an adapter, as in `layers.MATRICES`.
-ADAPTABLE = MATRICES | {"router": (1, 1), "head": (1, 1)}
+added, apart, logical_axes, new_adapter = (Late(f"jaxrl_llm.models.adapters.{name}") for name in (
+    "added", "apart", "logical_axes", "new"))
 # Parts that no checkpoint brings, by the first key of their paths.
 HEADS = ("value_head", mtp.NAME)
 Keys = tuple  # keys of a leaf in the nested dict
@@ -165,7 +164,7 @@ def split(params, cfg: ParametersConfig, key: jax.Array | None = None) -> tuple[
   leaf_roles, flat = roles(params, cfg), flatten_dict(params)
   chosen_leaves = {keys: _to_f32(flat[keys]) for keys in leaf_roles.selected}
   adapters = {
-      keys: _new_adapter(keys, flat[keys].shape, cfg.lora_rank, key) for keys in leaf_roles.adapted
+      keys: new_adapter(keys, flat[keys].shape, cfg.lora_rank, key) for keys in leaf_roles.adapted
   }
   rows = None
   if leaf_roles.head is not None:
@@ -210,7 +209,7 @@ def axes_of(axes, shapes, cfg: ParametersConfig) -> tuple:
     return axes, None
   leaf_roles, flat = roles(shapes, cfg), flatten_dict(axes)
   chosen_leaves = {keys: flat[keys] for keys in leaf_roles.selected}
-  adapters = {keys: _adapter_axes(keys, flat[keys]) for keys in leaf_roles.adapted}
+  adapters = {keys: logical_axes(keys, flat[keys]) for keys in leaf_roles.adapted}
   rows = None if leaf_roles.head is None else ("head_rows", "embed")
   return _trained(chosen_leaves, adapters, rows), _frozen(flat, leaf_roles)
 
@@ -218,28 +217,6 @@ def axes_of(axes, shapes, cfg: ParametersConfig) -> tuple:
 def _to_f32(x):
   """Returns x in at least f32."""
   return jnp.asarray(x, jnp.promote_types(x.dtype, jnp.float32))
-
-
-def _batch(keys: Keys, rank: int) -> int:
-  """Returns the number of batch axes of a weight of this rank."""
-  return rank - sum(ADAPTABLE[keys[-1]])
-
-
-def _adapter_axes(keys: Keys, names: tuple[str, ...]) -> dict:
-  """Returns the logical axes of an adapter, from its weight's axes."""
-  batch, (inner, _) = _batch(keys, len(names)), ADAPTABLE[keys[-1]]
-  return {"a": (*names[:batch], names[batch], "rank"),
-          "b": (*names[:batch], "rank", names[batch + inner])}
-
-
-def _new_adapter(keys: Keys, shape: tuple[int, ...], rank: int, key: jax.Array) -> dict:
-  """Returns an adapter before training, for a weight of this shape."""
-  batch, (inner, _) = _batch(keys, len(shape)), ADAPTABLE[keys[-1]]
-  fan_in, fan_out = math.prod(shape[batch:batch + inner]), math.prod(shape[batch + inner:])
-  bound = fan_in**-0.5
-  leaf_key = jax.random.fold_in(key, zlib.crc32(path(keys).encode()))
-  a = jax.random.uniform(leaf_key, (*shape[:batch], fan_in, rank), jnp.float32, -bound, bound)
-  return {"a": a, "b": jnp.zeros((*shape[:batch], rank, fan_out), jnp.float32)}
 
 
 def merge(trained, frozen, cfg: ParametersConfig):
@@ -251,6 +228,20 @@ def merge(trained, frozen, cfg: ParametersConfig):
   if cfg.train == "all":
     return trained
   return _assemble(trained, frozen, _computed(trained, _bases(trained, frozen), cfg))
+
+
+def with_adapters(trained, frozen, cfg: ParametersConfig):
+  """Returns `merge` for a loss: a matrix of a block and its adapter stay apart (adapters.Adapted).
+
+  The router, the head and the matrices of experts are merged all the same.
+  """
+  if cfg.train == "all":
+    return trained
+  lora = flatten_dict(trained.get("lora", {}))
+  matrices = apart(lora, flatten_dict(frozen), cfg.lora_alpha / cfg.lora_rank) if lora else {}
+  rest = {keys: x for keys, x in lora.items() if keys[:-1] not in matrices}
+  merged = merge(trained | {"lora": unflatten_dict(rest)}, frozen, cfg)
+  return unflatten_dict(flatten_dict(merged) | matrices)
 
 
 def make_merge(model, cfg: ParametersConfig, mesh, *, adapters: bool = True):
@@ -294,12 +285,10 @@ def _bases(trained, frozen) -> dict:
 def _computed(trained, bases, cfg: ParametersConfig) -> dict:
   """Returns the leaves of `bases` with adapters and trained rows applied, f32."""
   flat, adapters = flatten_dict(bases), flatten_dict(trained.get("lora", {}))
-  scale = cfg.lora_alpha / cfg.lora_rank
-  out = {}
+  scale, out = cfg.lora_alpha / cfg.lora_rank, {}
   for keys, leaf in flat.items():
     if (*keys, "a") in adapters:
-      delta = jnp.matmul(adapters[*keys, "a"], adapters[*keys, "b"], precision="highest")
-      out[keys] = _to_f32(leaf) + scale * delta.reshape(leaf.shape)
+      out[keys] = added(leaf, adapters[*keys, "a"], adapters[*keys, "b"], scale)
     else:
       ids = jnp.asarray(cfg.head_rows, jnp.int32)
       rows, head = trained["head_rows"], _to_f32(leaf)

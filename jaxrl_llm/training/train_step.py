@@ -52,7 +52,8 @@ def gradients(params, batch, *, loss, model, cfg: StepConfig, frozen=None,
     return _gradients_of_parts(run, model, params, frozen, batch, packing)
 
   def trained_loss(leaves, rows):
-    return loss(trainable.merge(leaves, frozen, cfg.parameters), rows, model=model, cfg=cfg.loss)
+    params = trainable.with_adapters(leaves, frozen, cfg.parameters)
+    return loss(params, rows, model=model, cfg=cfg.loss)
 
   value_and_grad = jax.value_and_grad(trained_loss, has_aux=True)
   if packing is not None:

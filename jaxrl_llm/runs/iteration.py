@@ -105,6 +105,7 @@ def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
     values = batch_values(loop.source, scored, run.state.step)
     inputs = phase_inputs(learner, scored, values["reward/mean"])
     batches, batch_metrics = weigh(learner, inputs, policies.sampling)  # advantages, weights
+    del policies, sampled  # a copy of the weights, with adapters merged or older
     state, transform_state, steps, phase_record = update(learner, run, inputs, batches)
     run = RunState(state, batch.cursor, transform_state, next_run.stale, batch.unfinished,
                    groups)
@@ -112,7 +113,7 @@ def iterate(loop: Loop, run: RunState, reference: Params | None, iteration: int,
   metrics = DeviceMetrics(steps, batch_metrics, phase_record.metrics)
   values |= {"step": values["step"] + metrics.updates} | phase_record.values
   rows = records.write(iteration, scored, metrics, values)  # metrics and completions
-  del policies, sampled, scores, batch, scored, inputs, batches  # frees memory for evaluation
+  del scores, batch, scored, inputs, batches  # frees memory for evaluation
   records.evaluate_and_save(iteration, run)  # where they are due
   return Iteration(run, metrics, values, rows)
 

@@ -46,9 +46,13 @@ def forward(m: ModelConfig, rollout: RolloutConfig, rows: int) -> float:
                  2 * head_weights(m) * rollout.max_new_tokens)
 
 
-def update(m: ModelConfig, rollout: RolloutConfig, rows: int) -> float:
-  """Returns operations of one optimizer step on so many rows, on all parameters."""
-  return 3 * (forward(m, rollout, rows) + ahead(m, rollout, rows))
+def update(m: ModelConfig, rollout: RolloutConfig, rows: int, adapters: bool = False) -> float:
+  """Returns operations of one optimizer step on so many rows: on all parameters, or on adapters of
+  all matrices, whose small products are not counted and whose matrices have no gradient.
+  """
+  passes = forward(m, rollout, rows)
+  frozen = passes - rows * attention(m, 0, rollout.row_length) if adapters else 0
+  return 3 * (passes + ahead(m, rollout, rows)) - frozen
 
 
 def ahead(m: ModelConfig, rollout: RolloutConfig, rows: int) -> float:

@@ -53,7 +53,8 @@ def _step(planned: Planned, mean_length: float) -> Program:
       {"parameters": parameters, "optimizer": (state.opt_state, state.step), "cache": (),
        "batch": planned.batch},
       learner.mesh.size, updates.optimizer_batches, trips * passes,
-      tokens * model_flops.update(model, planned.sizes, rows),
+      tokens * model_flops.update(model, planned.sizes, rows,
+                                  adapters=learner.cfg.parameters.train == "lora"),
       resident, 0, planned.head)
 
 

@@ -9,7 +9,8 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from experiments.planning import flops, model_flops
-from jaxrl_llm.config import ModelConfig
+from jaxrl_llm.config import ModelConfig, ParametersConfig, RolloutConfig
+from jaxrl_llm.models import Model, trainable
 
 X, W = jnp.ones((8, 16)), jnp.ones((5, 16, 16))
 PRODUCT = 2 * 8 * 16 * 16
@@ -120,3 +121,30 @@ def test_pairs_of_layers_with_a_window():
   alone = dataclasses.replace(mixed, full_layers=())
   found = [model_flops.attention(m, 2, 30) for m in (full, mixed, alone)]
   assert found[1] == pytest.approx(found[0] / 3 + 2 * found[2] / 3) and found[2] < found[0] / 3
+
+
+def test_adapters_leave_the_gradients_of_matrices_out():
+  """The formula's operations are those of the traced gradient, but for the adapters' own."""
+  model = Model(ModelConfig(vocab_size=64, width=128, num_layers=2, num_heads=4, num_kv_heads=2,
+                            head_dim=32, mlp_width=256, tie_head=False, remat="none"))
+  sizes = RolloutConfig(max_prompt_tokens=1, max_new_tokens=15)
+  tokens = jnp.zeros((4, 16), jnp.int32)
+  positions = jnp.broadcast_to(jnp.arange(16), (4, 16))
+
+  def of_weights(parameters):
+    trained, frozen = trainable.split(model.init(jax.random.key(0)), parameters, jax.random.key(1))
+
+    def loss(trained):
+      params = trainable.with_adapters(trained, frozen, parameters)
+      return jnp.sum(model.hidden(params, tokens, positions, jnp.ones_like(tokens))[0])
+
+    return counted(jax.grad(loss), trained).once["weights"]
+
+  def needed(adapters):
+    whole = model_flops.update(model.config, sizes, 4, adapters=adapters)
+    heads = (2 if adapters else 3) * 4 * 2 * model_flops.head_weights(model.config) * 15
+    return whole - heads - 3 * 4 * model_flops.attention(model.config, 0, 16)
+
+  assert of_weights(ParametersConfig()) == pytest.approx(needed(False), rel=0.1)
+  assert of_weights(ParametersConfig("lora", lora_rank=1)) == pytest.approx(needed(True), rel=0.1)
+  assert needed(True) < 0.7 * needed(False)

@@ -1,6 +1,8 @@
 """What goes from one iteration to the next: nothing that a checkpoint does not hold."""
 
+import dataclasses
 import itertools
+import weakref
 
 import jax
 import numpy as np
@@ -86,3 +88,25 @@ def _through_a_checkpoint(made, tree, iteration, folder):
   checkpoints.close()
   assert at == iteration
   return found
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["freed", "kept"])
+def test_an_update_does_not_keep_the_copy_with_adapters_merged(kept):
+  """What the sampler reads beside the trained weights; `kept` is the wrong version."""
+  made = smallest.built(1, "grpo", **{"parameters.train": "lora", "parameters.lora_rank": 2})
+  start, copies, held, alive = smallest.start_of(made), [], [], []
+  learner = made.learner
+
+  def merged(state):
+    params = learner.merged(state)
+    copies.append(weakref.ref(params["blocks"][0]["mlp"]["gate"]))
+    held.extend([params] * kept)
+    return params
+
+  def step(*arguments):
+    alive.append(any(copy() is not None for copy in copies))
+    return learner.step(*arguments)
+
+  watched = made._replace(learner=dataclasses.replace(learner, merged=merged, step=step))
+  iterate(make_loop(*watched), first_state(learner, start), None, 1)
+  assert copies and alive == [kept, kept]

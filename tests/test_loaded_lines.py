@@ -11,7 +11,7 @@ import programs
 ROOT = Path(__file__).parent.parent
 PACKAGE, CLIENTS = ROOT / "jaxrl_llm", ROOT / "experiments"
 COMMANDS = {CLIENTS / "commands", CLIENTS / "report"}
-MOST_LINES, MOST_WITH_COMMANDS = 19783, 21825
+MOST_LINES, MOST_WITH_COMMANDS = 19783, 21835
 FLAGS = ("--config=configs/quickstart.py:ctpo", *(f"--config.{key}" for key in (
     "iterations=1", "warm_start.steps=1", "warm_start.batch_size=2", "model.width=8",
     "model.num_layers=1", "model.head_dim=4", "model.mlp_width=8", "rollout.prompts=4",

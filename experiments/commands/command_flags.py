@@ -20,7 +20,7 @@ LATEX = (r"(?:abla|atural|cong|e|earrow|eg|eq|ew(?:line|page|command)|exists|geq
          r"|o(?:break|indent|limits|number|rm|rmalsize|t|tin)|parallel|prec|sim|subseteq|succ|u"
          r"|warrow)(?![a-z])")
 BREAK, TAB = re.compile(rf"(?<!\\)(?:\\r)?\\n(?!{LATEX})"), re.compile(r"(?<!\\)\\t(?![A-Za-z])")
-# Methods that are plugins of this repository: a flag that names one brings its plugin.
+# Methods that are plugins of this repository: a config that names one brings its plugin.
 PLUGINS = {"task.name": {name: f"experiments.tasks.{name}"
                          for name in ("countdown", "tool_arithmetic")},
            "writer.name": dict.fromkeys(("wandb", "trackio"), "experiments.writers.online")}
@@ -83,7 +83,7 @@ def config_of(flag, check: Callable | None = None) -> Config:
   from ml_collections import config_flags  # here: some commands have no config
 
   overrides = config_flags.get_override_values(flags.FLAGS["config"])
-  if plugins := plugins_of(overrides):
+  if plugins := plugins_of(_names(flag.value)):
     flag.value.plugins = tuple(dict.fromkeys([*plugin_names(flag.value.get("plugins")), *plugins]))
   if "task.name" in overrides:
     load_plugins(flag.value.get("plugins"))  # which may register the task
@@ -100,6 +100,16 @@ def config_of(flag, check: Callable | None = None) -> Config:
       check(cfg)
   problems.refuse()
   return cfg
+
+
+def _names(values) -> dict[str, Any]:
+  """Returns the values of the keys of PLUGINS in a ConfigDict of whatever form."""
+  names = {}
+  for key in PLUGINS:
+    section, _, name = key.partition(".")
+    if hasattr(part := values.get(section), "get"):
+      names[key] = part.get(name)
+  return names
 
 
 def plugins_of(values: Mapping[str, Any]) -> tuple[str, ...]:

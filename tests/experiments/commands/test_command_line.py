@@ -11,6 +11,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from experiments.commands import command_flags, command_line, out_of_memory
+from experiments.tasks import tool_arithmetic  # noqa: F401  it registers a task
 from jaxrl_llm.config import ConfigError
 from jaxrl_llm.registry import REWARDS
 from jaxrl_llm.store import checkpoints
@@ -83,6 +84,25 @@ def test_importing_is_quiet_without_torch(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], env=loud, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("PyTorch was not found") == words, done.stderr
+
+
+@pytest.mark.parametrize("flag, plugins", [
+    ("--config.plugins={own}", ("{own}", "experiments.tasks.tool_arithmetic")),
+    ("--config.task.name=modular_chain", ("experiments.tasks.tool_arithmetic",)),
+    ("--config.seed=1", ("experiments.tasks.tool_arithmetic",))])
+def test_a_config_keeps_the_plugin_of_its_task(tmp_path, monkeypatch, flag, plugins):
+  """Beside those of a flag, which replaces the file's list."""
+  own, values = tmp_path / "mine.py", flags.FlagValues()
+  own.write_text("from jaxrl_llm import register\n\n\n"
+                 "@register.tool('idle', replace=True)\nclass Idle:\n  pass\n")
+  choice = config_flags.DEFINE_config_file("config", flag_values=values)
+  monkeypatch.setattr(command_flags.flags, "FLAGS", values)
+  arguments = ["main", f"--config={command.ROOT / 'configs/quickstart_tools.py'}",
+               flag.format(own=own)]
+  monkeypatch.setattr(sys, "argv", arguments)
+  command_flags.parse(arguments)
+  config = command_flags.config_of(choice)
+  assert config.plugins == tuple(plugin.format(own=own) for plugin in plugins)
 
 
 BROKEN = {

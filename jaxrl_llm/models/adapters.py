@@ -26,7 +26,7 @@ def logical_axes(keys: tuple, names: tuple[str, ...]) -> dict:
           "b": (*names[:batch], "rank", names[batch + inner])}
 
 
-def new(keys: tuple, shape: tuple[int, ...], rank: int, key: jax.Array) -> dict:
+def initial(keys: tuple, shape: tuple[int, ...], rank: int, key: jax.Array) -> dict:
   """Returns an adapter before training, for a weight of this shape."""
   batch, (inner, _) = batch_axes(keys, len(shape)), ADAPTABLE[keys[-1]]
   fan_in, fan_out = math.prod(shape[batch:batch + inner]), math.prod(shape[batch + inner:])
@@ -37,9 +37,8 @@ def new(keys: tuple, shape: tuple[int, ...], rank: int, key: jax.Array) -> dict:
   return {"a": a, "b": jnp.zeros((*shape[:batch], rank, fan_out), jnp.float32)}
 
 
-def apart(lora: dict, weights: dict, scale: float) -> dict:
-  """Returns the matrices of blocks with their adapters, by the keys of the matrix; not those of
-  experts.
+def adapted_matrices(lora: dict, weights: dict, scale: float) -> dict:
+  """Returns the blocks' matrices with their adapters, by their keys, but for those of experts.
 
   Args:
     lora: leaves a and b by their keys.
@@ -54,7 +53,7 @@ def apart(lora: dict, weights: dict, scale: float) -> dict:
   return out
 
 
-def added(weight, a, b, scale: float):
+def merged_weight(weight, a, b, scale: float):
   """Returns weight + scale a b, at least f32, in the shape of the weight."""
   delta = jnp.matmul(a, b, precision="highest").reshape(weight.shape)
   return weight.astype(jnp.promote_types(weight.dtype, jnp.float32)) + scale * delta
@@ -91,7 +90,7 @@ def adapted_product(x, weight, a, b, scale: float):
 def _product(x, weight, a, b, scale):
   if x.dtype == jnp.float32:
     return x @ weight.astype(x.dtype) + scale * ((x @ a) @ b)
-  return x @ added(weight, a, b, scale).astype(x.dtype)
+  return x @ merged_weight(weight, a, b, scale).astype(x.dtype)
 
 
 def _forward(x, weight, a, b, scale):

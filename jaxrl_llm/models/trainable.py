@@ -24,8 +24,9 @@ from jaxrl_llm.late import Late
 from jaxrl_llm.models import mtp
 from jaxrl_llm.models.layers import ADAPTABLE
 
-added, apart, logical_axes, new_adapter = (Late(f"jaxrl_llm.models.adapters.{name}") for name in (
-    "added", "apart", "logical_axes", "new"))
+merged_weight, adapted_matrices, logical_axes, initial = (
+    Late(f"jaxrl_llm.models.adapters.{name}")
+    for name in ("merged_weight", "adapted_matrices", "logical_axes", "initial"))
 # Parts that no checkpoint brings, by the first key of their paths.
 HEADS = ("value_head", mtp.NAME)
 Keys = tuple  # keys of a leaf in the nested dict
@@ -164,7 +165,7 @@ def split(params, cfg: ParametersConfig, key: jax.Array | None = None) -> tuple[
   leaf_roles, flat = roles(params, cfg), flatten_dict(params)
   chosen_leaves = {keys: _to_f32(flat[keys]) for keys in leaf_roles.selected}
   adapters = {
-      keys: new_adapter(keys, flat[keys].shape, cfg.lora_rank, key) for keys in leaf_roles.adapted
+      keys: initial(keys, flat[keys].shape, cfg.lora_rank, key) for keys in leaf_roles.adapted
   }
   rows = None
   if leaf_roles.head is not None:
@@ -231,14 +232,13 @@ def merge(trained, frozen, cfg: ParametersConfig):
 
 
 def with_adapters(trained, frozen, cfg: ParametersConfig):
-  """Returns `merge` for a loss: a matrix of a block and its adapter stay apart (adapters.Adapted).
-
-  The router, the head and the matrices of experts are merged all the same.
+  """Returns `merge` for a loss: a block's matrix and its adapter stay separate (adapters.Adapted);
+  router, head and matrices of experts are merged all the same.
   """
   if cfg.train == "all":
     return trained
-  lora = flatten_dict(trained.get("lora", {}))
-  matrices = apart(lora, flatten_dict(frozen), cfg.lora_alpha / cfg.lora_rank) if lora else {}
+  lora, scale = flatten_dict(trained.get("lora", {})), cfg.lora_alpha / cfg.lora_rank
+  matrices = adapted_matrices(lora, flatten_dict(frozen), scale) if lora else {}
   rest = {keys: x for keys, x in lora.items() if keys[:-1] not in matrices}
   merged = merge(trained | {"lora": unflatten_dict(rest)}, frozen, cfg)
   return unflatten_dict(flatten_dict(merged) | matrices)
@@ -288,7 +288,7 @@ def _computed(trained, bases, cfg: ParametersConfig) -> dict:
   scale, out = cfg.lora_alpha / cfg.lora_rank, {}
   for keys, leaf in flat.items():
     if (*keys, "a") in adapters:
-      out[keys] = added(leaf, adapters[*keys, "a"], adapters[*keys, "b"], scale)
+      out[keys] = merged_weight(leaf, adapters[*keys, "a"], adapters[*keys, "b"], scale)
     else:
       ids = jnp.asarray(cfg.head_rows, jnp.int32)
       rows, head = trained["head_rows"], _to_f32(leaf)

@@ -1,4 +1,4 @@
-"""A matrix apart from its adapter: the values and gradients of the sum, without their size."""
+"""A matrix beside its adapter: the values and gradients of the sum, without their size."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ SHAPE = ModelConfig(vocab_size=16, width=16, num_layers=2, num_heads=4, num_kv_h
                     mlp_width=24, tie_head=False)
 LORA = ParametersConfig("lora", lora_rank=2, lora_alpha=8.0)
 SHAPES = {
-    "blocks apart": {},
+    "single blocks": {},
     "a scan": {"scan_layers": True},
     "recomputed": {"remat": "full"},
     "experts": {"num_experts": 4, "experts_per_token": 2, "expert_width": 8},
@@ -85,11 +85,11 @@ def test_bf16_rounds_the_sum_as_a_sampler_does():
   x, weight, a, b = (jax.random.normal(key, shape) for key, shape in zip(
       keys, ((2, 5, 16), (16, 4, 6), (16, 2), (2, 24)), strict=True))
   x, scale = x.astype(jnp.bfloat16), 1e-3
-  merged = adapters.added(weight, a, b, scale).astype(jnp.bfloat16).reshape(16, 24)
-  apart = x @ weight.reshape(16, 24).astype(jnp.bfloat16) + (scale * (x @ a @ b)).astype(x.dtype)
+  merged = adapters.merged_weight(weight, a, b, scale).astype(jnp.bfloat16).reshape(16, 24)
+  separate = x @ weight.reshape(16, 24).astype(jnp.bfloat16) + (scale * (x @ a @ b)).astype(x.dtype)
   got = adapters.adapted_product(x, weight, a, b, scale)
   assert got.dtype == jnp.bfloat16 and jnp.array_equal(got, x @ merged)
-  assert not jnp.array_equal(apart, x @ merged)
+  assert not jnp.array_equal(separate, x @ merged)
 
 
 def test_no_gradient_has_the_size_of_a_matrix():

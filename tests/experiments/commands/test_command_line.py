@@ -87,22 +87,22 @@ def test_importing_is_quiet_without_torch(tmp_path):
 
 
 @pytest.mark.parametrize("flag, plugins", [
-    ("--config.plugins={own}", ("{own}", "experiments.tasks.tool_arithmetic")),
+    ("--config.plugins={mine}", ("{mine}", "experiments.tasks.tool_arithmetic")),
     ("--config.task.name=modular_chain", ("experiments.tasks.tool_arithmetic",)),
     ("--config.seed=1", ("experiments.tasks.tool_arithmetic",))])
 def test_a_config_keeps_the_plugin_of_its_task(tmp_path, monkeypatch, flag, plugins):
   """Beside those of a flag, which replaces the file's list."""
-  own, values = tmp_path / "mine.py", flags.FlagValues()
-  own.write_text("from jaxrl_llm import register\n\n\n"
+  mine, values = tmp_path / "mine.py", flags.FlagValues()
+  mine.write_text("from jaxrl_llm import register\n\n\n"
                  "@register.tool('idle', replace=True)\nclass Idle:\n  pass\n")
   choice = config_flags.DEFINE_config_file("config", flag_values=values)
   monkeypatch.setattr(command_flags.flags, "FLAGS", values)
   arguments = ["main", f"--config={command.ROOT / 'configs/quickstart_tools.py'}",
-               flag.format(own=own)]
+               flag.format(mine=mine)]
   monkeypatch.setattr(sys, "argv", arguments)
   command_flags.parse(arguments)
   config = command_flags.config_of(choice)
-  assert config.plugins == tuple(plugin.format(own=own) for plugin in plugins)
+  assert config.plugins == tuple(plugin.format(mine=mine) for plugin in plugins)
 
 
 BROKEN = {

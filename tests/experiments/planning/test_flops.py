@@ -124,7 +124,7 @@ def test_pairs_of_layers_with_a_window():
 
 
 def test_adapters_leave_the_gradients_of_matrices_out():
-  """The formula's operations are those of the traced gradient, but for the adapters' own."""
+  """The formula's operations are those of the traced gradient, but for those of the adapters."""
   model = Model(ModelConfig(vocab_size=64, width=128, num_layers=2, num_heads=4, num_kv_heads=2,
                             head_dim=32, mlp_width=256, tie_head=False, remat="none"))
   sizes = RolloutConfig(max_prompt_tokens=1, max_new_tokens=15)
@@ -141,9 +141,9 @@ def test_adapters_leave_the_gradients_of_matrices_out():
     return counted(jax.grad(loss), trained).once["weights"]
 
   def needed(adapters):
-    whole = model_flops.update(model.config, sizes, 4, adapters=adapters)
+    total = model_flops.update(model.config, sizes, 4, adapters=adapters)
     heads = (2 if adapters else 3) * 4 * 2 * model_flops.head_weights(model.config) * 15
-    return whole - heads - 3 * 4 * model_flops.attention(model.config, 0, 16)
+    return total - heads - 3 * 4 * model_flops.attention(model.config, 0, 16)
 
   assert of_weights(ParametersConfig()) == pytest.approx(needed(False), rel=0.1)
   assert of_weights(ParametersConfig("lora", lora_rank=1)) == pytest.approx(needed(True), rel=0.1)

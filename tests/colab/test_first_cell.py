@@ -54,18 +54,3 @@ def test_the_first_cell(tmp_path, name, case):
   git = "cp -r ../origin jaxrl_llm" if case == "clone" else "echo fatal: not found >&2; exit 128"
   printed = run(name, content, git)
   assert printed == ("Fill in OWNER, or upload\n" if case == "nothing" else "installed main\n")
-
-
-def test_an_upload_is_installed_as_it_is(tmp_path, monkeypatch, capsys):
-  import importlib.util
-
-  spec = importlib.util.spec_from_file_location("colab_install", COLAB / "install.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  commands = []
-  monkeypatch.setattr(module, "ROOT", tmp_path)
-  monkeypatch.setattr(module.subprocess, "run", lambda command, check: commands.append(command)
-                      or subprocess.CompletedProcess(command, 0))
-  module.main("main")
-  assert [command[0] for command in commands] == [module.sys.executable], "git is not called"
-  assert "is no clone" in capsys.readouterr().out

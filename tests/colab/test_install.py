@@ -1,26 +1,19 @@
 """What colab/install.py asks pip for: JAX stays, or is replaced for the same accelerator."""
 
-import importlib.util
 import subprocess
 from pathlib import Path
 
+import experiment_files
 import pytest
 
 PATH = Path(__file__).parents[2] / "colab" / "install.py"
 COLAB = {"jax": "0.10.1", "jaxlib": "0.10.1", "jax-cuda12-plugin": "0.10.1", "numpy": "2.0.2"}
 
 
-def loaded():
-  spec = importlib.util.spec_from_file_location("colab_install", PATH)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
-
-
 @pytest.fixture
 def install(monkeypatch, tmp_path):
   """The module, with a root of its own and `asked`: the commands that it would have run."""
-  module = loaded()
+  module = experiment_files.load(PATH)
   module.asked, module.failing = [], ""
   (tmp_path / ".git").mkdir()
 
@@ -60,6 +53,13 @@ def test_jax_that_is_too_old_is_replaced_for_the_same_accelerator(install, tmp_p
   assert "restart the session" in printed and "numpy" not in printed
 
 
+def test_an_upload_is_installed_as_it_is(install, tmp_path, capsys):
+  (tmp_path / ".git").rmdir()
+  install.main("main")
+  assert len(install.asked) == 1 and install.asked == pip(install), "git is not called"
+  assert "is no clone" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("build, extras", [
     ({}, "colab"), ({"libtpu": "0.0.20"}, "colab,tpu"),
     ({"jax-cuda13-plugin": "0.10.1"}, "colab,cuda13"),
@@ -79,7 +79,7 @@ def test_a_branch_is_as_new_as_its_repository(tmp_path, monkeypatch):
   subprocess.check_call(["git", "clone", "-q", origin, clone])
   subprocess.check_call(commit)
   newest = subprocess.check_output([*git, origin, "rev-parse", "HEAD"])
-  module = loaded()
+  module = experiment_files.load(PATH)
   monkeypatch.setattr(module, "ROOT", clone)
   monkeypatch.setattr(module, "install", lambda *_: True)
   for wanted in ("main", newest.decode().strip()):

@@ -1,5 +1,6 @@
 """Paths in a bucket, local copies of what is there, and the claim on a folder, by a stub server."""
 
+import concurrent.futures
 import json
 import os
 import socket
@@ -112,10 +113,8 @@ def test_a_bucket_that_does_not_answer_ends_in_one_line(monkeypatch):
 
 
 def claims_side_by_side(path, monkeypatch) -> int:
-  """How many of eight trainers get the folder, each of which reads that it is free before any of
-  them writes.
-  """
-  barrier, won, read = threading.Barrier(8), [], lease._read
+  """How many of eight trainers get the folder, if all read that it is free before any writes."""
+  barrier, read = threading.Barrier(8), lease._read
   reads = threading.local()
 
   def read_together(path):
@@ -127,17 +126,14 @@ def claims_side_by_side(path, monkeypatch) -> int:
 
   monkeypatch.setattr(lease, "_read", read_together)
 
-  def claim():
+  def claim(_):
     try:
-      won.append(lease.Lease(path))
+      return lease.Lease(path)
     except lease.HeldError:
-      pass
+      return None
 
-  threads = [threading.Thread(target=claim) for _ in range(8)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
+  with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    won = [claimed for claimed in pool.map(claim, range(8)) if claimed]
   for claimed in won:
     claimed.release()
   return len(won)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import unittest.mock
 
 import command
 import numpy as np
@@ -18,19 +19,6 @@ from jaxrl_llm.store import checkpoints
 from jaxrl_llm.store.signals import Terminated
 
 
-@pytest.fixture
-def given():
-  """Defines the flags `config` and `workdir` with these values."""
-  def define(**values):
-    own = flags.FlagValues()
-    for name in ("config", "workdir"):
-      flags.DEFINE_string(name, values.get(name), "text", flag_values=own)
-    own.mark_as_parsed()
-    return own
-
-  return define
-
-
 @pytest.mark.parametrize("values, rest, texts", [
     ({}, ["config=a.py", "workdir=b"], ["config=a.py workdir=b", "--<flag>=<value>"]),
     ({"config": "a"}, ["runs/a"], ["runs/a: no flag"]),
@@ -39,8 +27,12 @@ def given():
     ({"config": "a", "workdir": "s3://b/c"}, [], ["--workdir=s3://b/c", "gs://<bucket>/<folder>"]),
     ({"config": "a", "workdir": "gs://bucket"}, [], ["--workdir=gs://bucket: no folder"]),
 ])
-def test_arguments_are_refused_in_one_line(given, monkeypatch, values, rest, texts):
-  monkeypatch.setattr(command_flags.flags, "FLAGS", given(**values))
+def test_arguments_are_refused_in_one_line(monkeypatch, values, rest, texts):
+  given = flags.FlagValues()
+  for name in ("config", "workdir"):
+    flags.DEFINE_string(name, values.get(name), "text", flag_values=given)
+  given.mark_as_parsed()
+  monkeypatch.setattr(command_flags.flags, "FLAGS", given)
   with pytest.raises(ConfigError) as error:
     command_flags.check(rest, ("config", "workdir"), ("workdir",))
   assert all(text in str(error.value) for text in texts) and "\n" not in str(error.value)
@@ -50,12 +42,9 @@ def test_arguments_are_refused_in_one_line(given, monkeypatch, values, rest, tex
     (FloatingPointError("the gradient is not finite"), command_line.ENDED_EARLY),
     (ValueError("no such folder"), 1)])
 def test_only_what_a_run_came_to_has_the_status_of_an_early_end(monkeypatch, capsys, error, status):
-  def main():
-    raise error
-
-  monkeypatch.setattr(command_line.app, "run", lambda checked, **_: main())
+  monkeypatch.setattr(command_line.app, "run", unittest.mock.Mock(side_effect=error))
   with pytest.raises(SystemExit) as ended:
-    command_line.run(main, (), (), errors=(ValueError, FloatingPointError),
+    command_line.run(lambda: None, (), (), errors=(ValueError, FloatingPointError),
                      early=(FloatingPointError,))
   assert ended.value.code == status and capsys.readouterr().err == f"error: {error}\n"
 
@@ -212,27 +201,29 @@ def test_breaks_of_a_flag_are_breaks_and_latex_stays(text, read):
 
 
 def test_an_exit_in_a_plugin_ends_no_run_in_silence(monkeypatch, capsys):
-  monkeypatch.setattr(command_line.app, "run", lambda checked, **_: exited())
-
-  def exited():
+  def exited(*_, **__):
     with command_line._exits_named():
       sys.exit(0)
 
+  monkeypatch.setattr(command_line.app, "run", exited)
   with pytest.raises(SystemExit) as ended:
     command_line.run(lambda: None, (), (), errors=())
   assert ended.value.code == 1 and "sys.exit(0) would end the run" in capsys.readouterr().err
 
 
-# Large arrays between small ones that stay: a heap could not shrink below the last of them.
-MEMORY_PROGRAM = """
+RESIDENT = """
 import os
 import sys
+import jax
 import numpy as np
 from experiments.commands import command_line
 
 def resident():
   return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
+"""
+# Large arrays between small ones that stay: a heap could not shrink below the last of them.
+MEMORY_PROGRAM = RESIDENT + """
 if sys.argv[1] == "set":
   command_line.return_large_arrays()
 before = resident()
@@ -244,31 +235,8 @@ print(resident() - before)
 """
 
 
-def kept_mebibytes(argument: str, **variables: str) -> float:
-  environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | variables
-  return float(subprocess.run([sys.executable, "-c", MEMORY_PROGRAM, argument], text=True,
-                              stdout=subprocess.PIPE, check=True, env=environment).stdout)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
-def test_freed_arrays_leave_the_process():
-  if kept_mebibytes("unset") < 200:
-    pytest.skip("this C library gives freed arrays back by itself")
-  assert kept_mebibytes("set") < 20
-  assert kept_mebibytes("set", MALLOC_MMAP_THRESHOLD_="100000000") > 200
-
-
 # Gaps of a heap, and then an event of JAX that took sys.argv[1] seconds.
-HEAP_PROGRAM = """
-import os
-import sys
-import jax
-import numpy as np
-from experiments.commands import command_line
-
-def resident():
-  return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
+HEAP_PROGRAM = RESIDENT + """
 command_line.return_freed_memory()
 before = resident()
 pairs = [(np.ones(1 << 16, np.uint8), np.ones(16, np.uint8)) for _ in range(4096)]
@@ -279,11 +247,22 @@ print(resident() - before)
 """
 
 
+def kept_mebibytes(program: str, argument: str, **variables: str) -> float:
+  environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")} | variables
+  return float(subprocess.run([sys.executable, "-c", program, argument], text=True,
+                              stdout=subprocess.PIPE, check=True, env=environment).stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
+def test_freed_arrays_leave_the_process():
+  if kept_mebibytes(MEMORY_PROGRAM, "unset") < 200:
+    pytest.skip("this C library gives freed arrays back by itself")
+  assert kept_mebibytes(MEMORY_PROGRAM, "set") < 20
+  assert kept_mebibytes(MEMORY_PROGRAM, "set", MALLOC_MMAP_THRESHOLD_="100000000") > 200
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
 def test_a_long_event_returns_what_is_free():
-  growth = {seconds: float(subprocess.run([sys.executable, "-c", HEAP_PROGRAM, seconds], text=True,
-                                        stdout=subprocess.PIPE, check=True).stdout)
-          for seconds in ("0.5", "1.5")}
-  if growth["0.5"] < 200:
+  if kept_mebibytes(HEAP_PROGRAM, "0.5") < 200:
     pytest.skip("this C library gives a heap's gaps back by itself")
-  assert growth["1.5"] < 40
+  assert kept_mebibytes(HEAP_PROGRAM, "1.5") < 40

@@ -1,6 +1,4 @@
-"""lm-eval asks our model what it asks transformers' program of the same checkpoint, and hears the
-same.
-"""
+"""lm-eval hears of our model what it hears of transformers' program of the same checkpoint."""
 
 import json
 
@@ -60,35 +58,31 @@ def texts(model, **settings) -> list[str]:
   return model.generate_until(asked("generate_until", *requests))
 
 
+class Shifted(lm_harness.PolicyLM):
+  """A wrong one: the context's last token counts as the first of the continuation."""
+
+  def _scores(self, contexts, continuations):
+    return super()._scores([c[:-1] or c for c in contexts],
+                           [c[-1:] + rest if len(c) > 1 else rest
+                            for c, rest in zip(contexts, continuations, strict=True)])
+
+
 def test_scores_are_those_of_transformers(ours, theirs):
-  np.testing.assert_allclose(scores(ours), scores(theirs), atol=2e-4)
+  expected, wrong = scores(theirs), object.__new__(Shifted)
+  np.testing.assert_allclose(scores(ours), expected, atol=2e-4)
+  wrong.__dict__ |= vars(ours)
+  assert np.abs(scores(wrong) - expected)[:, 0].max() > 0.1
   rolling = asked("loglikelihood_rolling", *((text,) for text in TEXTS))
   np.testing.assert_allclose(ours.loglikelihood_rolling(rolling),
                              theirs.loglikelihood_rolling(rolling), rtol=1e-5)
 
 
-def test_an_adapter_that_is_one_token_off_is_rejected(ours, theirs):
-  """A wrong one: the context's last token counts as the first of the continuation."""
-  class Shifted(lm_harness.PolicyLM):
-    def _scores(self, contexts, continuations):
-      return super()._scores([c[:-1] or c for c in contexts],
-                             [c[-1:] + rest if len(c) > 1 else rest
-                              for c, rest in zip(contexts, continuations, strict=True)])
-
-  wrong = object.__new__(Shifted)
-  wrong.__dict__ |= vars(ours)
-  assert np.abs(scores(wrong) - scores(theirs))[:, 0].max() > 0.1
-
-
-def test_texts_are_those_of_transformers(ours, theirs):
+def test_texts_are_those_of_transformers(ours, theirs, monkeypatch):
+  """A wrong one leaves what follows a stop string."""
   free = texts(theirs)
   assert texts(ours) == free and len(set(free)) > 3
   until = [free[0][5:7], free[3][8]]
-  assert texts(ours, until=until) == texts(theirs, until=until) != free
-
-
-def test_an_adapter_that_runs_on_is_rejected(ours, theirs, monkeypatch):
-  """A wrong one: it leaves what follows a stop string."""
-  until = [texts(theirs)[0][5:7]]
+  stopped = texts(theirs, until=until)
+  assert texts(ours, until=until) == stopped != free
   monkeypatch.setattr(lm_harness, "postprocess_generated_text", lambda text, until, think: text)
-  assert texts(ours, until=until) != texts(theirs, until=until)
+  assert texts(ours, until=until) != stopped

@@ -69,6 +69,8 @@ def test_peft_computes_what_the_merged_parameters_do(case, tmp_path):
   wrong = dataclasses.replace(cfg, lora_alpha=cfg.lora_alpha * 1.1)  # and so does their scale
   others = np.asarray(logits(trainable.merge(trained, frozen, wrong), model))
   assert np.abs(theirs - others).max() > 1e-2
+  with pytest.raises(hf.CheckpointError, match="already holds an adapter"):
+    peft.save_adapter(tmp_path / "adapter", model, trained["lora"], rank=3, alpha=12.0)
 
 
 def test_what_peft_has_no_place_for_is_refused(tmp_path):
@@ -79,11 +81,3 @@ def test_what_peft_has_no_place_for_is_refused(tmp_path):
   with pytest.raises(hf.CheckpointError, match="router or of experts"):
     peft.save_adapter(tmp_path / "adapter", model, trained["lora"], rank=3, alpha=12.0)
   assert not (tmp_path / "adapter").exists()
-
-
-def test_an_adapter_is_not_overwritten(tmp_path):
-  hf_checkpoints.make("llama", tmp_path / "base")
-  model, _, trained, _ = adapted(tmp_path / "base", ATTENTION, False)
-  peft.save_adapter(tmp_path, model, trained["lora"], rank=3, alpha=12.0)
-  with pytest.raises(hf.CheckpointError, match="already holds an adapter"):
-    peft.save_adapter(tmp_path, model, trained["lora"], rank=3, alpha=12.0)

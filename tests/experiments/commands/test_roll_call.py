@@ -1,6 +1,5 @@
 """Who is missing is named, and who dies ends the others with a line that names it."""
 
-import signal
 import socket
 import subprocess
 import sys
@@ -49,57 +48,56 @@ class Watched(RollCall):
     return self.lines[0] if self.lines else None
 
 
-def peer(address: str, count: int, index: int, what: str) -> subprocess.Popen:
-  """Returns a process that is about to come: its imports may take long, and nobody waits then."""
-  other = subprocess.Popen([sys.executable, "-c", PEER, address, str(count), str(index), what],
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-  assert other.stdout.readline() == "up\n"
-  return other
-
-
 @pytest.fixture
 def address():
   return f"127.0.0.1:{group.free_port()}"
 
 
-@pytest.mark.parametrize("victim", [1, 2])
-def test_a_killed_process_is_named_to_all(address, victim):
-  others = [peer(address, 3, index, "wait") for index in (1, 2)]
+@pytest.fixture
+def peer(address):
+  """Starts a process that is about to come: its imports may take long, and nobody waits then."""
+  started = []
+
+  def start(count: int, index: int, what: str) -> subprocess.Popen:
+    started.append(subprocess.Popen(
+        [sys.executable, "-c", PEER, address, str(count), str(index), what],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    assert started[-1].stdout.readline() == "up\n"
+    return started[-1]
+
+  yield start
+  for process in started:
+    process.kill()
+
+
+def test_a_killed_process_is_named_to_all(address, peer):
+  told, victim = (peer(3, index, "wait") for index in (1, 2))
   call = Watched(address, 3, 0)
-  try:
-    call.begin(200)
-    others[victim - 1].send_signal(signal.SIGKILL)
-    assert f"process {victim} of 3" in call.line() and "died" in call.line()
-    told = others[2 - victim]
-    assert told.stdout.readline() == "here\n"
-    assert f"ended: process {victim} of 3" in told.stdout.readline()
-  finally:
-    for other in others:
-      other.kill()
+  call.begin(200)
+  victim.kill()
+  assert "process 2 of 3" in call.line() and "died" in call.line()
+  assert told.stdout.readline() == "here\n"
+  assert "ended: process 2 of 3" in told.stdout.readline()
 
 
-def test_process_0_is_named_when_it_dies(address):
-  first = peer(address, 2, 0, "wait")
+def test_process_0_is_named_when_it_dies(address, peer):
+  first = peer(2, 0, "wait")
   call = Watched(address, 2, 1)
-  try:
-    call.begin(200)
-    first.kill()
-    assert call.line().startswith("process 0 of 2") and "died" in call.line()
-  finally:
-    first.kill()
+  call.begin(200)
+  first.kill()
+  assert call.line().startswith("process 0 of 2") and "died" in call.line()
 
 
-def test_a_failure_is_passed_on_with_its_reason(address):
-  other = peer(address, 2, 1, "fail")
+def test_a_failure_is_passed_on_with_its_reason(address, peer):
+  peer(2, 1, "fail")
   call = Watched(address, 2, 0)
   call.begin(200)
   assert "ended: ConfigError: a key" in call.line()
-  other.kill()
 
 
 @pytest.mark.slow
-def test_who_is_done_ends_nobody(address):
-  other = peer(address, 2, 1, "done")
+def test_who_is_done_ends_nobody(address, peer):
+  other = peer(2, 1, "done")
   call = Watched(address, 2, 0)
   call.begin(200)
   other.wait(300)
@@ -107,9 +105,9 @@ def test_who_is_done_ends_nobody(address):
 
 
 @pytest.mark.slow
-def test_missing_processes_are_named_in_time(address):
+def test_missing_processes_are_named_in_time(address, peer):
   for seconds in (3, 30, 200):  # in which the process that is there must have come
-    other = peer(address, 4, 2, "wait")
+    other = peer(4, 2, "wait")
     with pytest.raises(AbsentError, match=f"of 4 did not come within {seconds} s") as error:
       RollCall(address, 4, 0, print).begin(seconds)
     if "process 1, 2, 3" not in str(error.value):
@@ -122,7 +120,7 @@ def test_missing_processes_are_named_in_time(address):
 
 
 @pytest.mark.slow
-def test_a_name_that_comes_late_is_waited_for(address, monkeypatch):
+def test_a_name_that_comes_late_is_waited_for(address, peer, monkeypatch):
   """As that of a new pod does. One that never comes is named."""
   look_up, begin = socket.getaddrinfo, time.monotonic()
 
@@ -133,7 +131,7 @@ def test_a_name_that_comes_late_is_waited_for(address, monkeypatch):
 
   monkeypatch.setattr(socket, "getaddrinfo", late)
   port = address.split(":")[1]
-  other = peer(address, 2, 1, "done")
+  other = peer(2, 1, "done")
   Watched(f"pod-0.run:{port}", 2, 0).begin(200)
   assert time.monotonic() > begin + 1 and other.wait(300) == 0
   begin = time.monotonic() + 60

@@ -1,6 +1,4 @@
-"""Every paper's folder says what it claims and what its modules are, and what it names is there;
-its tables say what its results say.
-"""
+"""Papers' pages are complete, what they name is there, and their tables say what results say."""
 
 import copy
 import re

@@ -71,20 +71,28 @@ def test_blocks_are_read_again_on_a_tpu_alone():
   assert counted(attention_kernels.triton, backward=False)[flops.READ_AGAIN] == 0
 
 
+def decode_step(queries, cached, window=0):
+  """The traced attention of one token of each row to its live columns."""
+  one = jax.ShapeDtypeStruct((ROWS, 1, KV_HEADS, SIZE), jnp.bfloat16)
+
+  def step(queries, keys, values, cached, length):
+    rows = live_attention.live_rows(length, cached[0], None, window)
+    return live_attention.attend(queries, keys, values, cached, rows, None)
+
+  return jax.jit(step).trace(queries, one, one, cached, jax.ShapeDtypeStruct((ROWS,), jnp.int32))
+
+
+def cache(columns: int, dtype):
+  shape = (ROWS, KV_HEADS, columns, SIZE)
+  return (jax.eval_shape(lambda: kv_cache.zeros(shape, jnp.dtype(dtype), 3)),) * 2
+
+
 @pytest.mark.parametrize("dtype, column", [(jnp.bfloat16, 2 * SIZE), (jnp.int8, SIZE + 4)])
 def test_live_blocks_are_read_by_their_share(dtype, column):
   """Of int8, scales too; and each row writes a tile of columns."""
-  share, one = 0.25, jax.ShapeDtypeStruct((ROWS, 1, KV_HEADS, SIZE), jnp.bfloat16)
+  share = 0.25
   queries = jax.ShapeDtypeStruct((ROWS, 1, KV_HEADS * GROUPS, SIZE), jnp.bfloat16)
-  shape = (ROWS, KV_HEADS, LENGTH, SIZE)
-  cached = (jax.eval_shape(lambda: kv_cache.zeros(shape, jnp.dtype(dtype), 3)),) * 2
-
-  def step(queries, keys, values, cached, length):
-    rows = live_attention.live_rows(length, cached[0], None)
-    return live_attention.attend(queries, keys, values, cached, rows, None)
-
-  traced = jax.jit(step).trace(queries, one, one, cached, jax.ShapeDtypeStruct((ROWS,), jnp.int32))
-  found = flops.count(traced.jaxpr, live=share).once
+  found = flops.count(decode_step(queries, cache(LENGTH, dtype)).jaxpr, live=share).once
   whole, heads = 2 * ROWS * KV_HEADS * LENGTH * column, ROWS * KV_HEADS
   tiles = 2 * heads * (32 * SIZE + (128 * 4 if dtype == jnp.int8 else 0))
   assert found[flops.READ_AGAIN] == (share - 2) * whole + tiles
@@ -93,15 +101,8 @@ def test_live_blocks_are_read_by_their_share(dtype, column):
 
 def test_with_a_window_no_more_blocks_are_read_than_it_meets():
   columns, window = 4096, 512
-  one = jax.ShapeDtypeStruct((ROWS, 1, KV_HEADS, SIZE), jnp.bfloat16)
-  shape = (ROWS, KV_HEADS, columns, SIZE)
-  cached = (jax.eval_shape(lambda: kv_cache.zeros(shape, jnp.bfloat16, 3)),) * 2
-
-  def step(queries, keys, values, cached, length):
-    rows = live_attention.live_rows(length, cached[0], None, window)
-    return live_attention.attend(queries, keys, values, cached, rows, None)
-
-  traced = jax.jit(step).trace(one, one, one, cached, jax.ShapeDtypeStruct((ROWS,), jnp.int32))
+  queries = jax.ShapeDtypeStruct((ROWS, 1, KV_HEADS, SIZE), jnp.bfloat16)
+  traced = decode_step(queries, cache(columns, jnp.bfloat16), window)
   for live, share in ((0.1, 0.1), (0.9, 2 * 512 / columns)):  # it meets two blocks of 512
     found = flops.count(traced.jaxpr, live=live).once[flops.KERNEL]
     assert found == 4 * ROWS * KV_HEADS * SIZE * columns * share

@@ -10,6 +10,8 @@ import forked
 import programs
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 TPU = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None,
                          reason="needs libtpu: pip install -e '.[plan-tpu]'")
@@ -30,7 +32,6 @@ def planned(tmp_path, *arguments: str, status: int = 0) -> tuple[dict, str]:
   return data | {"programs": {entry["name"]: entry for entry in data["programs"]}}, done.stdout
 
 
-@pytest.mark.slow
 @TPU
 def test_a_whole_iteration_on_four_chips(tmp_path):
   data, text = planned(tmp_path, "--target=v5e:2x2")
@@ -54,7 +55,6 @@ def test_a_whole_iteration_on_four_chips(tmp_path):
     assert entry["advice"] == [] and 0 <= entry["mfu"] <= 1
 
 
-@pytest.mark.slow
 @TPU
 def test_the_engine_on_one_chip(tmp_path):
   data, _ = planned(tmp_path, "--target=v5e:1", "--programs=prefill,admit,decode",
@@ -67,7 +67,6 @@ def test_the_engine_on_one_chip(tmp_path):
   assert decode["bytes"]["cache"] >= 16 * 2 * 2 * 32 * 2 * 4 * 32
 
 
-@pytest.mark.slow
 @TPU
 def test_what_does_not_fit_names_a_key(tmp_path):
   data, text = planned(tmp_path, "--target=v5e:1", "--programs=step", "--config.mesh.fsdp=1",
@@ -76,14 +75,7 @@ def test_what_does_not_fit_names_a_key(tmp_path):
   assert "mesh.fsdp" in text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("arguments, message", [
-    (("--target=v5litepod-16",), "error: --target=v5litepod-16: no target."),
-    (("--target=v5e:1", "--config.pretrained=org/unknown"), "error: pretrained = 'org/unknown'"),
-    (("--target=v5e:1", "--json="), "error: --json= is empty."),
-    ((), "error: --target is not given."),
-])
-def test_a_users_mistake_is_one_line(arguments, message):
-  done = command(*arguments)
-  assert done.returncode == 1 and done.stdout == ""
-  assert done.stderr.splitlines()[-1].startswith(message) and "Traceback" not in done.stderr
+def test_a_users_mistake_is_one_line():
+  done = command("--target=v5e:1", "--config.pretrained=org/unknown")
+  assert done.returncode == 1 and done.stdout == "" and "Traceback" not in done.stderr
+  assert done.stderr.splitlines()[-1].startswith("error: pretrained = 'org/unknown'")

@@ -43,17 +43,7 @@ def test_devices_that_share_rows_are_of_one_host():
     assert meshes.rows_in_processes(grid) is grid
 
 
-TEXT = """HloModule m
-
-ENTRY %main (x: f32[100]) -> f32[100] {
-  %x = f32[100]{0} parameter(0)
-  %inside = f32[100]{0} all-reduce(%x), replica_groups=[2,8]<=[16], to_apply=%add
-  %across = f32[100]{0} all-reduce(%inside), replica_groups=[8,2]<=[2,8]T(1,0), to_apply=%add
-  %both = f32[100]{0} all-reduce(%across), replica_groups={}, to_apply=%add
-  %listed = f32[100]{0} all-reduce(%both), replica_groups={{0,1},{8,9}}, to_apply=%add
-  ROOT %sent = f32[100]{0} collective-permute(%listed), source_target_pairs={{0,1},{7,8},{8,0}}
-}
-"""
+TEXT = (HERE / "two_slices.hlo").read_text()
 
 
 def test_bytes_across_are_those_of_groups_in_several_slices():

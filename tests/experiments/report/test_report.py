@@ -41,42 +41,26 @@ def made(tmp_path, monkeypatch):
 
 
 def of_run(shown) -> Observers:
-  """The observers of a run that a report alone observes."""
   return Observers(shown.run, [lambda _: shown])
 
 
-def share(made, evaluations=400) -> float:
-  """Of the time, what refreshes take in a run that is evaluated every second."""
+@pytest.mark.parametrize("spacing, least, most", [(report.SPACING, 0.04, 0.05), (0, 0.5, 1.0)])
+def test_refreshes_take_a_twentieth_of_the_time(made, monkeypatch, spacing, least, most):
+  """In a run that is evaluated every second; one at each evaluation would take more."""
+  monkeypatch.setattr(report, "SPACING", spacing)
   shown, clock, written = made
-  for iteration in range(evaluations):
+  for iteration in range(400):
     shown.evaluated(iteration, None, EVALUATION)
     clock.now += 1.0
-  return 2.0 * (len(written) - 1) / clock.now
+  assert least < 2.0 * (len(written) - 1) / clock.now <= most
 
 
-def test_refreshes_take_a_twentieth_of_the_time(made):
-  assert 0.04 < share(made) <= 0.05
-
-
-def test_a_refresh_at_each_evaluation_would_take_more(made, monkeypatch):
-  monkeypatch.setattr(report, "SPACING", 0)
-  assert share(made) > 0.5
-
-
-def test_the_completions_before_are_those_of_the_first_evaluation(made, monkeypatch):
-  shown, *_ = made
-
-  def unexpected(*_):
-    raise AssertionError("an evaluation that the run does not make anyway")
-
-  monkeypatch.setattr(report.evaluate, "evaluate", unexpected)
+def test_the_first_report_waits_for_the_first_iteration(made, monkeypatch):
+  """Its completions before are those of the first evaluation, which the run makes anyway."""
+  shown, _, written = made
+  monkeypatch.setattr(report.evaluate, "evaluate", None)
   shown.evaluated(0, None, EVALUATION)
   assert shown._before is EVALUATION
-
-
-def test_the_first_report_waits_for_the_first_iteration(made):
-  shown, _, written = made
-  shown.evaluated(0, None, EVALUATION)
   assert not written  # the plots' import would stand before the first iteration
   for _ in range(2):
     shown.rested()
@@ -84,9 +68,7 @@ def test_the_first_report_waits_for_the_first_iteration(made):
 
 
 def test_the_first_report_reads_no_parameters(made, monkeypatch):
-  """The completions are the start's, under which nothing changed yet; beside an update its
-  parameters would be the third copy in memory.
-  """
+  """The completions are the start's; its parameters would be a third copy beside an update."""
   shown, _, written = made
 
   def unexpected():

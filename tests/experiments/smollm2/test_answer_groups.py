@@ -22,9 +22,7 @@ def test_smaller_groups_share_less():
 
 
 def test_weights_of_right_rows():
-  """By tokens a long wrong row weighs more, by sequences as much, balanced gives each side its
-  rows; a group without a difference has none.
-  """
+  """By tokens a long wrong row weighs more; a group without a difference has no weight."""
   mask = np.arange(8) < np.array([2, 2, 6, 6, 5, 5, 5, 5])[:, None]
   of = groups.weights(mask, np.array([1.0, 1, 0, 0, 1, 1, 1, 1], np.float32), 4)
   assert (of["groups"], of["right"], of["wrong"], of["rows"]) == (1, 2.0, 6.0, 0.5)

@@ -16,23 +16,24 @@ def task(steps, seed=0, **keys):
                    limits=RolloutConfig(max_prompt_tokens=400, max_new_tokens=400))
 
 
-def result(problem):
-  """The result of the worked answer's lines, each checked against the one before."""
-  value = int(problem.prompt.split()[2].rstrip("."))
+def worked(problem):
+  """(lines of the worked answer, how many of them are wrong, its result), line after line."""
+  value, wrong = int(problem.prompt.split()[2].rstrip(".")), 0
   *lines, last = problem.demonstration.split("\n")
   for line in lines:
     a, operation, b, _, stated = line.split()
-    assert int(a) == value and int(stated) == OPERATIONS[operation](value, int(b)), line
-    value = int(stated)
+    off = int(stated) - OPERATIONS[operation](value, int(b))
+    assert int(a) == value and abs(off) <= 2, line
+    value, wrong = int(stated), wrong + (off != 0)
   assert last == f"Answer: {value}"
-  return len(lines), value
+  return len(lines), wrong, value
 
 
 @pytest.mark.parametrize("steps", [1, 5])
 def test_worked_answers_are_right_and_are_paid(steps):
   asked = task(steps)
   for problem in [*asked.batch(0), *asked.heldout(8)]:
-    assert result(problem) == (steps, int(problem.answer))
+    assert worked(problem) == (steps, 0, int(problem.answer))
     assert chains.SMALLEST <= int(problem.answer) <= chains.LARGEST
     assert asked.reward(problem, problem.demonstration).correct
 
@@ -54,23 +55,10 @@ def test_only_the_answer_at_the_end_is_paid():
   assert paid == ["3 + 4 = 7\n7 * 2 = 14\nAnswer: 14", "Answer: 14.", "Answer: 7\nAnswer: 14"]
 
 
-def wrong_lines(problem) -> int:
-  """How many lines of the worked answer are wrong; each continues from the line before."""
-  value, wrong = int(problem.prompt.split()[2].rstrip(".")), 0
-  *lines, last = problem.demonstration.split("\n")
-  for line in lines:
-    a, operation, b, _, stated = line.split()
-    off = int(stated) - OPERATIONS[operation](value, int(b))
-    assert int(a) == value and abs(off) <= 2, line
-    value, wrong = int(stated), wrong + (off != 0)
-  assert last == f"Answer: {value}"
-  return wrong
-
-
 @pytest.mark.parametrize("slips", [0.2, 1.0])
 def test_slips_are_in_worked_answers_alone(slips):
   problems = task(5, slips=slips).heldout(400)
-  shares = sum(map(wrong_lines, problems)) / (5 * len(problems))
+  shares = sum(worked(problem)[1] for problem in problems) / (5 * len(problems))
   assert abs(shares - slips) < 0.04
   for problem in problems[:50]:  # the answer is that of the question
     value = int(problem.prompt.split()[2].rstrip("."))

@@ -9,9 +9,7 @@ LIKELY, RARE = np.log(0.8), np.log(5e-4)
 
 
 def planted():
-  """Three likely tokens, off by .01, and one rare token, off by .3, of which min_p 0.001 and more
-  would not have sampled.
-  """
+  """Three likely tokens, off by .01, and a rare one, off by .3, that min_p from .001 on removes."""
   sampler = np.array([LIKELY] * 3 + [RARE])
   d = np.array([0.01, -0.01, 0.01, 0.3])
   return {"sampler": sampler, "trainer": sampler + d, "largest": np.full(4, LIKELY),
@@ -28,10 +26,7 @@ def test_the_gap_lies_where_it_was_planted():
   assert by_low[1e-4]["absolute"] == pytest.approx(0.3)
   assert by_low[0.0]["absolute"] is None and by_low[1e-4]["half_width"] is None
   assert of["outside"] == 0.25 and of["tokens"] == 4
-
-
-def test_min_p_removes_the_rare_token_from_its_threshold_on():
-  rules = mismatch.summary(planted())["min_p"]
+  rules = of["min_p"]  # they remove the rare token from its threshold on
   assert [rules[name]["tokens"] for name in mismatch.MIN_P] == [0, 0, 0.25, 0.25, 0.25]
   assert rules["0.01"]["of_mismatch"] == pytest.approx(0.3 / 0.33)
   assert rules["0.05"]["mass"] == pytest.approx(0.05)

@@ -7,14 +7,10 @@ import pytest
 from experiments.smollm2 import systems
 
 
-def test_there_are_twenty_and_their_pages_are_there():
-  assert len(systems.SYSTEMS) == 20 == len({system.name for system in systems.SYSTEMS})
-  for system in systems.SYSTEMS:
-    assert (systems.HERE.parent / system.page / "README.md").is_file(), system.page
-
-
 def test_the_page_has_the_list():
   assert systems.text() in (systems.HERE / "README.md").read_text()
+  for system in systems.SYSTEMS:
+    assert (systems.HERE.parent / system.page / "README.md").is_file(), system.page
 
 
 def turned(rule: str, of):

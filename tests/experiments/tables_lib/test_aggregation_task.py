@@ -27,10 +27,7 @@ def test_a_completion_may_end_late_and_all_of_it_counts(task):
   wrong = answer[:19] + str((int(answer[19]) + 1) % 10)
   for text in ("", answer[:11], wrong, answer + "1"):
     assert task.reward(problem, text).value == 0.0
-
-
-def test_demonstrations_have_each_length(task):
-  assert {len(problem.demonstration) for problem in task.batch(0)} == set(range(12, 29))
+  assert {len(shown.demonstration) for shown in task.batch(0)} == set(range(12, 29))
 
 
 def test_length_and_wrong_steps_of_rows():

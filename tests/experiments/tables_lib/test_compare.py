@@ -15,6 +15,8 @@ from experiments.tables_lib import compare
 from jaxrl_llm.config import Config, to_dict
 from jaxrl_llm.reporting.reader import RunError
 
+command = experiment_files.load(Path(__file__).parents[3] / "experiments" / "compare.py")
+
 
 def write(folder, values, *, estimator="ppo", seed=0, planned=None, **changes):
   """A run that logged these accuracies at iterations 0, 1, ..."""
@@ -75,7 +77,6 @@ def test_unknown_names_are_refused_with_the_nearest(runs, metric, by, message):
 
 def test_the_command_leaves_its_own_folder_out(runs, tmp_path, monkeypatch, capsys):
   """A pattern such as runs/* finds it, the second time."""
-  command = experiment_files.load(Path(__file__).parents[3] / "experiments" / "compare.py")
   out = tmp_path / "compared"
   monkeypatch.setattr(sys, "argv", ["compare.py", *map(str, runs), str(out), f"--out={out}"])
   command.main()
@@ -102,8 +103,6 @@ def test_a_run_that_goes_on_has_each_completion_once(runs):
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
   """Starts the command with its trainings replaced: from arguments to the flags of each run."""
-  command = experiment_files.load(Path(__file__).parents[3] / "experiments" / "compare.py")
-
   def start(*arguments):
     commands = []
 

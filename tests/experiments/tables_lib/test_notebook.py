@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 from experiments.report.run_folder import read_run
 from experiments.tables_lib import checkout, notebook
@@ -77,12 +78,9 @@ def test_fast_changes_sizes_alone(monkeypatch):
   monkeypatch.delenv(checkout.VARIABLE, raising=False)
   assert notebook.sized(config()) == config()
   monkeypatch.setenv(checkout.VARIABLE, "1")
-  small, full = (c.to_dict() for c in (notebook.sized(config()), config()))
-  changed = {f"{section}.{key}" if isinstance(values, dict) else section
-             for section, values in small.items()
-             for key in (values if isinstance(values, dict) else "-")
-             if values != full[section] and (not isinstance(values, dict)
-                                             or values[key] != full[section][key])}
+  small = notebook.sized(config()).to_dict()
+  flat, full = (flatten_dict(sizes, sep=".") for sizes in (small, config().to_dict()))
+  changed = {key for key in flat if flat[key] != full[key]}
   assert changed <= set(checkout.SIZES) and "iterations" in changed
   assert all(type(size) is int for size in checkout.SIZES.values())
   from_dict(small)

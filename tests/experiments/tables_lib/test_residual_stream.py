@@ -47,20 +47,10 @@ def captures(states_of) -> bool:
 
 def test_states_are_those_of_shorter_networks():
   assert captures(hidden_states)
-
-
-def one_layer_late(model, params, ids, positions, segments, columns, layers):
-  layers = tuple(min(layer + 1, CONFIG.num_layers) for layer in layers)
-  return hidden_states(model, params, ids, positions, segments, columns, layers)
-
-
-def one_column_late(model, params, ids, positions, segments, columns, layers):
-  return hidden_states(model, params, ids, positions, segments, (columns + 1) % 7, layers)
-
-
-@pytest.mark.parametrize("wrong", [one_layer_late, one_column_late])
-def test_other_layers_and_columns_are_rejected(wrong):
-  assert not captures(wrong)
+  one_layer_late = lambda *given: hidden_states(
+      *given[:-1], tuple(min(layer + 1, CONFIG.num_layers) for layer in given[-1]))
+  one_column_late = lambda *given: hidden_states(*given[:-2], (given[-2] + 1) % 7, given[-1])
+  assert not captures(one_layer_late) and not captures(one_column_late)
 
 
 @pytest.mark.parametrize("remat", ["none", "full"])

@@ -14,12 +14,9 @@ def test_rows_stand_in_front_with_their_copies():
   assert (tokens[4, :17] == 8).all() and (tokens[4, 17:] == 9).all()
 
 
-def shapes_of(count):
-  return {rows.padded_rows([[1] * n] * r)[0].shape for r in range(1, count) for n in range(1, 33)}
-
-
 def test_few_shapes_serve_many_rows():
-  assert len(shapes_of(65)) == 14  # 1, 2, 4, .. 64 rows of 16 or 32 columns
+  shapes = {rows.padded_rows([[1] * n] * r)[0].shape for r in range(1, 65) for n in range(1, 33)}
+  assert len(shapes) == 14  # 1, 2, 4, .. 64 rows of 16 or 32 columns
 
 
 @pytest.mark.parametrize("given", [[], [[1], []]])

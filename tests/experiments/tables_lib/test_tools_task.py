@@ -26,9 +26,7 @@ def problems(task):
 
 
 def places_of(answer: str) -> dict[str, int]:
-  """Where in a right answer the first hidden value is, the first value behind the tool's, and the
-  first that follows two others.
-  """
+  """First places of a right answer: hidden, behind the tool's value, and behind two others."""
   patterns = {"hidden": r"\?", "behind": r"(?<=\?)\d", "other": r"(?<=\d\d)\d"}
   found = {where: re.search(pattern, answer) for where, pattern in patterns.items()}
   return {where: match.start() for where, match in found.items() if match}

@@ -6,14 +6,14 @@ import pytest
 
 from experiments.tables_lib import sweeps
 
-FILE = Path(__file__).parents[3] / "experiments/staleness_lengths/sweep.py"
+sweep = sweeps.module(Path(__file__).parents[3] / "experiments/staleness_lengths/sweep.py")
 
 
 def result(seed: int, sampled: float) -> dict:
   return {"seed": seed, "measured": {"sampled": [0.3, sampled]}}
 
 
-def screening(sweep, name: str, means: dict[str, tuple[float, ...]]) -> dict[str, dict]:
+def screening(name: str, means: dict[str, tuple[float, ...]]) -> dict[str, dict]:
   """Results of a screening: sampled accuracy of each seed at each learning rate."""
   return {sweep.cell(name, rate, seed).name: result(seed, value)
           for rate, values in means.items()
@@ -23,8 +23,7 @@ def screening(sweep, name: str, means: dict[str, tuple[float, ...]]) -> dict[str
 @pytest.mark.parametrize(("third", "best"), [(0.1, "1e-4"), (0.6, "3e-4")])
 def test_a_method_is_at_the_rate_that_its_screening_chose(third, best):
   """The best rate of the first seed is not that of three, where it failed on one of them."""
-  sweep = sweeps.module(FILE)
-  runs = screening(sweep, "CISPO", {"3e-5": (0.4,), "1e-4": (0.5, 0.5, 0.5),
+  runs = screening("CISPO", {"3e-5": (0.4,), "1e-4": (0.5, 0.5, 0.5),
                                     "3e-4": (0.6, 0.6, third), "1e-3": (0.1,)})
   # Other seeds were better elsewhere, which chooses nothing.
   seeds = {sweep.cell("CISPO", rate, seed).name: result(seed, 0.5 + 0.1 * (rate != best))
@@ -37,6 +36,5 @@ def test_a_method_is_at_the_rate_that_its_screening_chose(third, best):
                                    {"3e-5": (0.4,), "1e-4": (0.5, 0.5, 0.5), "3e-4": (0.6, 0.6),
                                     "1e-3": (0.1,)}])
 def test_without_a_full_screening_a_method_is_in_no_table(means):
-  sweep = sweeps.module(FILE)
   seed = {sweep.cell("GRPO", "3e-4", 0).name: result(0, 0.5)}
-  assert sweep.by_method(screening(sweep, "GRPO", means) | seed) == {}
+  assert sweep.by_method(screening("GRPO", means) | seed) == {}

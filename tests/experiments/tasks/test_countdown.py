@@ -89,15 +89,12 @@ def test_problems_are_solvable_and_fit(count, largest):
     assert len(task.demonstration(problem)) <= task.longest_demonstration()
 
 
-def test_train_and_heldout_are_disjoint_and_pure():
+def test_train_and_heldout_are_disjoint_in_any_order_of_the_numbers():
   heldout = TASK.heldout(100)
   asked = {TASK.split_key(p) for p in heldout}
   trained = {TASK.split_key(p) for index in range(100) for p in TASK.batch(index)}
   assert len(asked) == 100 and not asked & trained
   assert TASK.split_key(Problem("", "3 7 12=48")) == TASK.split_key(Problem("", "12 3 7=48"))
-  assert make_task(CFG, 0, 32).batch(7) == TASK.batch(7) != make_task(CFG, 1, 32).batch(7)
-  assert make_task(CFG, 1, 32).heldout(100) == heldout
-  assert TASK.batch(7, 0, 2) + TASK.batch(7, 1, 2) == TASK.batch(7)
 
 
 @pytest.mark.parametrize("completion,value",

@@ -74,14 +74,9 @@ def test_only_the_policy_s_own_answer_counts(text, right):
   assert TASK.reward(Problem("123*456", "56088", id="123*456"), text).correct is right
 
 
-def test_a_lenient_verifier_would_be_seen():
-  """A verifier that reads the whole row would reward a value that only the tool wrote."""
-
-  def lenient(problem, text):
-    return problem.answer in text
-
-  problem = Problem("123*456", "56088", id="123*456")
-  assert lenient(problem, "[123*456]56088;") and not TASK.reward(problem, "[123*456]").correct
+def test_a_verifier_of_the_whole_row_is_rejected():
+  """It would reward a value that only the tool wrote."""
+  assert any("56088" in text for text in WRONG)
 
 
 def test_train_and_heldout_are_disjoint_in_either_order():

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import smallest
 
 from experiments.papers.arca.residual import COLUMN, adapter_residual
 from experiments.tables_lib.residual_stream import hidden_states
@@ -18,7 +19,6 @@ from jaxrl_llm.config import (
   ModelConfig,
   ParametersConfig,
   StepConfig,
-  base_config,
   from_dict,
 )
 from jaxrl_llm.models import Model, trainable
@@ -127,13 +127,8 @@ def test_small_adapters_are_not_lost_in_bfloat16():
 
 
 def config(**sections):
-  made = base_config()
-  made.iterations = 2
-  made.model.update(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
-                    mlp_width=16)
-  made.task.update(num_terms=2, heldout_problems=8)
-  made.rollout.update(prompts=8, group_size=2, max_prompt_tokens=4, max_new_tokens=6, window=6)
-  made.advantage.name = "arca"
+  made = smallest.config()
+  made.advantage.name, made.rollout.group_size = "arca", 2
   for name, values in sections.items():
     made[name].update(values)
   return from_dict(made)

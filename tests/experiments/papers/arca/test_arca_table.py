@@ -1,12 +1,12 @@
 """experiments/papers/arca: its page says what its results say, and its trainings are valid."""
 
-import json
 from pathlib import Path
 
 import experiment_files
 import numpy as np
 import pytest
 
+from experiments.tables_lib import seed_results
 from jaxrl_llm.config import from_dict
 from jaxrl_llm.wiring import setup
 
@@ -15,14 +15,10 @@ FOLDER = ROOT / "experiments" / "papers" / "arca"
 toy = experiment_files.load(FOLDER / "toy.py")
 
 
-def committed() -> list[dict]:
-  return [json.loads((FOLDER / "results" / f"seed{seed}.json").read_text()) for seed in toy.SEEDS]
-
-
 def test_what_the_page_counts():
   """Where GRPO learns, ARCA learns later or not at all."""
   learnt, later, never = 0, 0, 0
-  for one in committed():
+  for one in seed_results.load(FOLDER, toy.SEEDS):
     for methods in one.values():
       grpo, arca = (np.array(methods[name]["accuracy"]) > toy.LEARNT for name in ("GRPO", "ARCA"))
       if grpo.any():

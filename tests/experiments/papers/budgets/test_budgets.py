@@ -12,19 +12,15 @@ import pytest
 from experiments.tables_lib import seed_results
 
 FOLDER = Path(__file__).parents[4] / "experiments" / "papers" / "budgets"
-
-
-def loaded():
-  return experiment_files.load(FOLDER / "run.py")
+run = experiment_files.load(FOLDER / "run.py")
 
 
 def committed():
-  return seed_results.load(FOLDER, loaded().SEEDS)
+  return seed_results.load(FOLDER, run.SEEDS)
 
 
 def exact(results) -> bool:
   """Whether every allocation keeps exactly the budget, within the bounds of each layer."""
-  run = loaded()
   total = run.LAYERS * run.CHANNELS
   budgets = {"dense": total}
   return all(sum(kept) == budgets.get(name, total - round(run.TARGET * total))
@@ -52,17 +48,12 @@ def test_the_committed_budgets_are_exact_and_below_uniform():
 # --- the policy
 
 
-def gradient_of(surrogate, policy, actions, rewards, target):
-  return jax.grad(surrogate)(policy, actions, rewards, target)
-
-
 def unbiased(surrogate) -> bool:
   """Whether its mean over many actions is minus the gradient of the expected reward.
 
   The reward is c . a for a linear c, and a^2 of one layer: the exact expectations are c . mean and
   mean^2 + spread^2.
   """
-  run = loaded()
   policy = run.start_policy() | {"mean": jnp.linspace(-1, 1, run.LAYERS),
                                  "slope": jnp.linspace(0.5, -0.5, run.LAYERS)}
   c, target = jnp.arange(1.0, run.LAYERS + 1), 0.15
@@ -75,14 +66,13 @@ def unbiased(surrogate) -> bool:
   noise = np.concatenate([noise, -noise])
   actions = jnp.asarray(run.mean_of(policy, target) + jnp.exp(policy["log_spread"]) * noise)
   rewards = actions @ c + actions[:, 0]**2
-  found = gradient_of(surrogate, policy, actions, rewards - rewards.mean(), target)
+  found = jax.grad(surrogate)(policy, actions, rewards - rewards.mean(), target)
   exact = jax.grad(expected)(policy)
   return all(np.allclose(-found[name], exact[name], atol=0.1) for name in exact)
 
 
 @pytest.mark.slow
 def test_the_surrogate_has_the_gradient_of_the_expected_reward():
-  run = loaded()
   assert unbiased(run.surrogate)
   spread_fixed = lambda policy, *given: run.surrogate(
       policy | {"log_spread": jax.lax.stop_gradient(policy["log_spread"])}, *given)
@@ -96,19 +86,18 @@ def test_the_surrogate_has_the_gradient_of_the_expected_reward():
 def test_a_reward_is_compared_with_the_others():
   rewards = np.array([1.0, 2.0, 6.0])
   others = np.array([1 - 4, 2 - 3.5, 6 - 1.5])
-  np.testing.assert_allclose(loaded().leave_one_out(rewards), others / rewards.std())
-  np.testing.assert_array_equal(loaded().leave_one_out(np.full(4, 0.3)), np.zeros(4))
+  np.testing.assert_allclose(run.leave_one_out(rewards), others / rewards.std())
+  np.testing.assert_array_equal(run.leave_one_out(np.full(4, 0.3)), np.zeros(4))
 
 
 def test_targets_rise_to_the_full_one():
-  run = loaded()
   with_curriculum, without = run.targets(True), run.targets(False)
   assert len(with_curriculum) == len(without) == run.UPDATES
   assert with_curriculum[0] == run.EASY and (np.diff(with_curriculum) >= 0).all()
   assert (with_curriculum[run.UPDATES // 2:] == run.TARGET).all() and (without == run.TARGET).all()
 
 
-def known(run):
+def known():
   """A case whose loss is known: a channel of layer l costs the more, the larger l."""
 
   class Known(run.Pruned):
@@ -119,24 +108,26 @@ def known(run):
   return Known({}, np.zeros((run.LAYERS, run.CHANNELS)), [])
 
 
+def searched(curriculum: bool):
+  """(case, kept channels of the layers, loss of a uniform allocation, loss of that)."""
+  case = known()
+  kept = case.kept(run.search(case, 0, curriculum=curriculum), run.TARGET)
+  uniform, found = case.losses([case.kept(np.zeros(run.LAYERS), run.TARGET), kept], slice(None))
+  return case, kept, uniform, found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("curriculum", [False, True])
 def test_the_search_finds_the_cheap_layers(curriculum):
-  run = loaded()
-  case = known(run)
-  kept = case.kept(run.search(case, 0, curriculum=curriculum), run.TARGET)
-  uniform, found = case.losses([case.kept(np.zeros(run.LAYERS), run.TARGET), kept], slice(None))
+  _, kept, uniform, found = searched(curriculum)
   assert found < 0.6 * uniform
   assert kept[0] < kept[-1] and kept.sum() == run.WIDTHS.sum() - round(0.3 * run.WIDTHS.sum())
 
 
 @pytest.mark.slow
 def test_a_search_that_climbs_the_other_way_finds_nothing(monkeypatch):
-  run = loaded()
   monkeypatch.setattr(run, "leave_one_out", lambda rewards: -(rewards - rewards.mean()))
-  case = known(run)
-  kept = case.kept(run.search(case, 0, curriculum=True), run.TARGET)
-  uniform, found = case.losses([case.kept(np.zeros(run.LAYERS), run.TARGET), kept], slice(None))
+  case, _, uniform, found = searched(curriculum=True)
   assert found > uniform
   by_chance = case.losses([case.kept(run.random_search(case, 0), run.TARGET)], slice(None))
   assert by_chance < uniform
@@ -144,7 +135,6 @@ def test_a_search_that_climbs_the_other_way_finds_nothing(monkeypatch):
 
 @pytest.mark.nightly
 def test_a_small_run_measures_all_allocations(monkeypatch):
-  run = loaded()
   for name, value in {"STEPS": 3, "BATCH": 8, "UPDATES": 2, "SAMPLES": 2, "REPORTED": 1}.items():
     monkeypatch.setattr(run, name, value)
   found = run.one_seed(7)

@@ -19,27 +19,18 @@ def committed():
 
 
 def finds(results) -> bool:
-  """The planted token is the lowest in 70 % and among the lowest three in 90 %; the prober finds it
-  or an earlier one in 95 %.
-  """
+  """The planted token is mostly the lowest, and the prober finds it or an earlier one."""
   found = [toy.of(results, "planted", *path).mean() for path in (
       ("contrastive", "lowest"), ("contrastive", "lowest three"), ("probed",))]
   return all(share >= least for share, least in zip(found, (0.7, 0.9, 0.95), strict=True))
 
 
 def improves(results) -> bool:
-  """cDPO samples right answers more often than the base on each seed, and the mean log-prob of the
-  chosen responses does not fall.
-  """
+  """cDPO is right more often on each seed, and the chosen responses' log-prob does not fall."""
   base, after = ([one["trained"][name] for one in results] for name in ("base", "cDPO"))
   better = [b["sampled"] > a["sampled"] for a, b in zip(base, after, strict=True)]
   rise = np.mean([b["chosen"] - a["chosen"] for a, b in zip(base, after, strict=True)])
   return all(better) and rise >= 0
-
-
-def test_the_results_meet_what_was_asked():
-  results = committed()
-  assert len(results) == 5 and finds(results) and improves(results)
 
 
 @pytest.mark.parametrize("check, change", [
@@ -48,8 +39,9 @@ def test_the_results_meet_what_was_asked():
     (improves, lambda one: one["trained"]["cDPO"].update(sampled=0.2)),
     (improves, lambda one: one["trained"]["cDPO"].update(chosen=-9.0)),
 ])
-def test_other_results_would_not(check, change):
+def test_the_results_meet_what_was_asked_and_others_would_not(check, change):
   results = committed()
+  assert len(results) == 5 and check(results)
   for one in results:
     change(one)
   assert not check(results)

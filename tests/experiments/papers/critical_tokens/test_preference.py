@@ -141,8 +141,7 @@ def weighs_by_s(chosen, rejected, cfg, rejected_w=None):
 
 
 def weighs_the_policy_only(chosen, rejected, cfg, rejected_w=None):
-  """Leaves the reference without weights: with s = 1 it is still there, but that has no gradient.
-  """
+  """Leaves the reference without weights."""
   if rejected_w is not None:
     log_probs = rejected_w * rejected.log_probs + (1 - rejected_w) * rejected.mask
     rejected = dataclasses.replace(rejected, log_probs=log_probs**2)

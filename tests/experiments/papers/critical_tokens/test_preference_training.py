@@ -54,6 +54,10 @@ def responses(seed, rows=4):
   return preference.Responses(*map(jnp.asarray, (tokens, length, mask, -ref, weights)))
 
 
+preference_loss = jax.jit(preference.preference_loss, static_argnames=("model", "cfg"))
+log_probs = jax.jit(lambda *given: row_stats(*given, model=MODEL).log_probs)
+
+
 def batch():
   return preference.PreferenceBatch(responses(0), responses(1), jnp.asarray([.1, .2, .3, .4]))
 
@@ -62,13 +66,13 @@ def batch():
 @pytest.mark.parametrize("cfg", [DpoConfig(), DpoConfig(nll_coef=0.5, gamma=0.3)])
 def test_the_loss_of_a_batch_is_that_of_its_rows(cfg):
   given = batch()
-  found, metrics = preference.preference_loss(params(), given, model=MODEL, cfg=cfg)
-  sides = [Side(row_stats(params(), one.tokens, one.length, model=MODEL).log_probs,
-                one.ref_log_probs, one.mask) for one in (given.chosen, given.rejected)]
+  found, metrics = preference_loss(params(), given, model=MODEL, cfg=cfg)
+  sides = [Side(log_probs(params(), one.tokens, one.length), one.ref_log_probs, one.mask)
+           for one in (given.chosen, given.rejected)]
   losses = dpo_loss(*sides, cfg, chosen_w=given.chosen.weights, rejected_w=given.rejected.weights)
   np.testing.assert_allclose(found, np.sum(losses * given.pair_weights), rtol=1e-5)
   swapped = preference.PreferenceBatch(given.rejected, given.chosen, given.pair_weights)
-  other, _ = preference.preference_loss(params(), swapped, model=MODEL, cfg=cfg)
+  other, _ = preference_loss(params(), swapped, model=MODEL, cfg=cfg)
   assert abs(other - found) > 1e-2
   chosen = sides[0].log_probs[np.asarray(given.chosen.mask)].mean()
   metric = metrics["preference/chosen_log_prob"]

@@ -13,18 +13,14 @@ def by_hand(find) -> bool:
   return all(find(np.array(shares)) == place for shares, place in cases)
 
 
-def first_zero(shares):
-  return int(np.argmin(shares)) if (shares == 0).any() else None
-
-
-def after_the_last_right_one(shares):
-  late = np.flatnonzero(shares > 0)
-  start = late[-1] + 1 if len(late) else 0
-  return int(start) if start < len(shares) else None
-
-
 def test_the_critical_position_by_hand():
   assert by_hand(probing.critical_position)
+  first_zero = lambda shares: int(np.argmin(shares)) if (shares == 0).any() else None
+
+  def after_the_last_right_one(shares):
+    start = max(np.flatnonzero(shares > 0), default=-1) + 1
+    return int(start) if start < len(shares) else None
+
   assert not by_hand(first_zero) and not by_hand(after_the_last_right_one)
 
 

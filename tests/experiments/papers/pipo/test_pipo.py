@@ -28,6 +28,9 @@ def test_progress_by_hand():
   np.testing.assert_allclose([xi, weight], [expected, expected], rtol=1e-6)
   xi, weight = pipo.progress(MEANS, 9, 0.2, CFG)
   np.testing.assert_allclose([xi, weight], [-expected, -0.1 * expected], rtol=1e-6)
+  quiet = np.full(4, 0.5, np.float32)  # a history without spread is bounded
+  assert pipo.progress(quiet, 4, 0.6, pipo.Pipo(history=4, xi_clip=3.0)) == (3.0, 3.0)
+  assert pipo.progress(quiet, 4, 0.6, CFG)[0] > 1e4
 
 
 def test_when_no_step_is_taken():
@@ -35,12 +38,6 @@ def test_when_no_step_is_taken():
   assert pipo.progress(MEANS, 4, float("nan"), CFG) is None, "nothing was scored"
   assert pipo.progress(MEANS, 4, 0.41, dataclasses.replace(CFG, threshold=1.0)) is None
   assert pipo.progress(MEANS, 4, 0.9, dataclasses.replace(CFG, threshold=1.0)) is not None
-
-
-def test_a_quiet_history_is_bounded():
-  quiet = np.full(4, 0.5, np.float32)
-  assert pipo.progress(quiet, 4, 0.6, pipo.Pipo(history=4, xi_clip=3.0)) == (3.0, 3.0)
-  assert pipo.progress(quiet, 4, 0.6, CFG)[0] > 1e4
 
 
 def test_memory_holds_the_last_means_and_the_newest_batch():
@@ -54,9 +51,7 @@ def test_memory_holds_the_last_means_and_the_newest_batch():
 
 
 def test_scaled_advantages_by_hand():
-  """a_i = G A_i / sum |A_j|; groups interleaved, one row not kept, one group all zero, holes in the
-  mask.
-  """
+  """a_i = G A_i / sum |A_j|: groups interleaved, one all zero, a dropped row, holes in the mask."""
   mask = np.array([[0, 1, 1], [0, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1], [0, 1, 1]], bool)
   groups = np.array([7, 3, 7, 3, 7, 3])
   advantages = np.where(mask, np.array([1.0, 0.0, -3.0, 0.0, 5.0, 0.0])[:, None], 99.0)

@@ -22,8 +22,3 @@ def test_what_does_not_fit_is_refused(keys, parts):
   with pytest.raises(ConfigError) as refused:
     setup.resolve(from_dict(config(**keys)))
   assert all(part in str(refused.value) for part in parts), refused.value
-
-
-def test_what_fits_is_taken():
-  assert setup.resolve(from_dict(config(**{"transform.name": "pipo",
-                                           "transform.history": 4}))).transform.history == 4

@@ -25,8 +25,7 @@ def all_weights(prices, scores) -> dict[str, np.ndarray]:
 
 
 def earliest_change(weigh, change: int) -> int:
-  """Returns the first day whose weights differ when prices after close `change` and headlines after
-  it are others, counted from the first weights."""
+  """Returns the first day whose weights differ when all after close `change` is different."""
   prices, scores = simulated_market()
   other_prices, other_scores = prices.copy(), scores.copy()
   other_prices[change + 1:] *= np.linspace(0.5, 2.0, prices.shape[1])

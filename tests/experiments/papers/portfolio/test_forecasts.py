@@ -1,5 +1,8 @@
 """The rolling ridge: a slow loop's slopes, the leave-one-out choice, and no look-ahead."""
 
+import dataclasses
+import functools
+
 import numpy as np
 
 from experiments.papers.portfolio import forecasts
@@ -68,13 +71,11 @@ def differs_before(rolling, change: int) -> bool:
 
 
 def test_nothing_later_is_read():
-  def rolling(prices, signals):
-    return forecasts.rolling_forecast(prices, signals, WINDOW, ALPHAS)
+  rolling = functools.partial(forecasts.rolling_forecast, window=WINDOW, alphas=ALPHAS)
 
   def peeking(prices, signals):  # a wrong one: the window ends a day late
     forecast = rolling(prices, signals)
-    return forecasts.Forecast(forecast.mean, np.roll(forecast.slopes, -1, 0), forecast.centers,
-                              forecast.covariance)
+    return dataclasses.replace(forecast, slopes=np.roll(forecast.slopes, -1, 0))
 
   assert not differs_before(rolling, 60)
   assert differs_before(peeking, 60)

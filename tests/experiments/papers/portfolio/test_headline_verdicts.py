@@ -10,12 +10,8 @@ RULE = MeanVariance()
 
 
 @pytest.fixture(scope="module")
-def clarabel():
-  return pytest.importorskip("clarabel", reason="clarabel is not installed")
-
-
-@pytest.fixture(scope="module")
-def table(clarabel):
+def table():
+  pytest.importorskip("clarabel", reason="clarabel is not installed")
   drawn = simulation.simulate(3, 3, 0.5, 0.25, 0.03, 0.03)
   market = simulation.market_of(drawn.closes.prices, drawn.scores, RULE)
   returns = backtest.next_returns(drawn.closes.prices)

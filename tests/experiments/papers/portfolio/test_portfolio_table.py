@@ -30,11 +30,6 @@ def market(tmp_path):
   return tmp_path
 
 
-def run(monkeypatch, *flags) -> None:
-  monkeypatch.setattr(sys, "argv", ["table.py", *map(str, flags)])
-  command.main()
-
-
 def test_the_page_is_rendered_from_the_committed_results(tmp_path):
   shutil.copytree(FOLDER / "results", tmp_path / "results")
   page = Path(shutil.copy(FOLDER / "README.md", tmp_path))
@@ -50,8 +45,10 @@ def test_the_page_is_rendered_from_the_committed_results(tmp_path):
 def test_a_user_s_headlines(market, monkeypatch, capsys):
   for name in ("clarabel", "vaderSentiment"):
     pytest.importorskip(name, reason=f"{name} is not installed")
-  run(monkeypatch, f"--prices={market / 'closes.csv'}", f"--headlines={market / 'headlines.csv'}",
-      f"--days={market / 'days.jsonl'}")
+  monkeypatch.setattr(sys, "argv", [
+      "table.py", f"--prices={market / 'closes.csv'}", f"--headlines={market / 'headlines.csv'}",
+      f"--days={market / 'days.jsonl'}"])
+  command.main()
   out = capsys.readouterr().out
   assert all(f"| {name} " in out for name in ("VADER", "technical and VADER", "oracle"))
   days = verdicts.read_days(str(market / "days.jsonl"))

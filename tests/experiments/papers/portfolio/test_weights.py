@@ -66,12 +66,10 @@ def test_the_solution_is_that_of_cvxpy(seed):
 def test_a_small_case_by_hand():
   """Without risk the best asset gets the cap, the next what is left."""
   rule = MeanVariance(risk=0.0)
-  np.testing.assert_allclose(rule.solve(np.array([3.0, 1.0, 2.0]), np.zeros((3, 3))),
-                             [0.4, 0.2, 0.4], atol=1e-6)
-  before = np.array([0.2, 0.4, 0.4])
-  np.testing.assert_allclose(
-      dataclasses.replace(rule, turnover=0.2).solve(np.array([3.0, 1.0, 2.0]), np.zeros((3, 3)),
-                                                    before), [0.3, 0.3, 0.4], atol=1e-6)
+  mean, covariance, before = np.array([3.0, 1.0, 2.0]), np.zeros((3, 3)), np.array([0.2, 0.4, 0.4])
+  np.testing.assert_allclose(rule.solve(mean, covariance), [0.4, 0.2, 0.4], atol=1e-6)
+  less = dataclasses.replace(rule, turnover=0.2)
+  np.testing.assert_allclose(less.solve(mean, covariance, before), [0.3, 0.3, 0.4], atol=1e-6)
 
 
 def test_costs_and_drift_by_hand():

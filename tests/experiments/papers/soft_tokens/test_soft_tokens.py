@@ -22,10 +22,7 @@ def policy(rows=5, width=8, vocabulary=11):
 
 
 def relative_error(log_density) -> float:
-  """Distance of its gradient in logits and embedding from (h - h0)^T d h0 / sigma^2.
-
-  The inputs are made from the same parameters, as in a rollout.
-  """
+  """Distance of its gradient from (h - h0)^T d h0 / sigma^2, with inputs made as in a rollout."""
   logits, embedding, noise = policy()
   mean = functools.partial(mean_input, temperature=TEMPERATURE)
 
@@ -40,19 +37,14 @@ def relative_error(log_density) -> float:
              for x, y in zip(found, expected, strict=True))
 
 
-@pytest.mark.slow
 def test_the_gradient_is_the_residual_times_the_jacobian():
   assert relative_error(gaussian_step_logp) < 1e-4
-
-
-@pytest.mark.parametrize("wrong", [
-    lambda h, h0, s: -jnp.sum((h - h0)**2, -1) / (2 * s**2),  # the inputs are no constants
-    lambda h, h0, s: -jnp.sum((lax.stop_gradient(h) - h0)**2, -1) / s**2,
-    lambda h, h0, s: -jnp.sum((lax.stop_gradient(h) - h0)**2, -1) / (2 * s),
-    lambda h, h0, s: -jnp.mean((lax.stop_gradient(h) - h0)**2, -1) / (2 * s**2),
-])
-def test_other_densities_have_another_gradient(wrong):
-  assert relative_error(wrong) > 1e-2
+  for wrong in (
+      lambda h, h0, s: -jnp.sum((h - h0)**2, -1) / (2 * s**2),  # the inputs are no constants
+      lambda h, h0, s: -jnp.sum((lax.stop_gradient(h) - h0)**2, -1) / s**2,
+      lambda h, h0, s: -jnp.sum((lax.stop_gradient(h) - h0)**2, -1) / (2 * s),
+      lambda h, h0, s: -jnp.mean((lax.stop_gradient(h) - h0)**2, -1) / (2 * s**2)):
+    assert relative_error(wrong) > 1e-2
 
 
 def test_a_density_without_noise_is_zero_and_has_no_gradient():
@@ -74,12 +66,8 @@ def test_the_mean_is_the_weighted_sum_of_rows(temperature):
   np.testing.assert_allclose(found, expected, atol=1e-5)
   assert np.max(np.abs(found - mean_input(logits, embedding, 2.0))) > 1e-2
   assert mean_input(logits.astype(jnp.bfloat16), embedding, temperature).dtype == jnp.float32
-
-
-def test_fuzzy_means_are_rows_of_the_embedding():
-  logits, embedding, _ = policy()
-  found = mean_input(logits, embedding, soft_tokens.FUZZY)
-  np.testing.assert_allclose(found, embedding[jnp.argmax(logits, -1)], atol=1e-6)
+  fuzzy = mean_input(logits, embedding, soft_tokens.FUZZY)
+  np.testing.assert_allclose(fuzzy, embedding[jnp.argmax(logits, -1)], atol=1e-6)
 
 
 def test_noise_is_about_gamma_times_as_long_as_an_embedding():
@@ -93,10 +81,7 @@ def test_noise_is_about_gamma_times_as_long_as_an_embedding():
   by_row = noise_scale(embedding, 0.33, "row")
   assert by_row == pytest.approx(0.33 * np.sqrt(np.mean(lengths**2)), rel=1e-5)
   assert by_row / sigma == pytest.approx(8.0, rel=1e-5), "the other reading: 8 = sqrt(64)"
-
-
-def test_noise_is_a_constant():
-  assert not np.any(jax.grad(noise_scale)(policy()[1]))
+  assert not np.any(jax.grad(noise_scale)(embedding)), "noise is a constant"
 
 
 @pytest.mark.parametrize("call, words", [

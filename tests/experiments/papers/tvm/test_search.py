@@ -51,10 +51,7 @@ def constant(rows):
 
 
 def samples_stay_apart(best) -> bool:
-  """Whether, with K = b and a constant scorer, each beam is continued by its own candidate.
-
-  The generator then numbers the samples, so that b independent ones are [1 1 1], [2 2 2], ...
-  """
+  """Whether K = b and a constant scorer give independent samples: [1 1 1], [2 2 2], .."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(search, "_best", best)
     found = search.step_beam_search(numbered([]), constant, [[9], [8, 8]], BeamConfig(3, 3))
@@ -62,15 +59,10 @@ def samples_stay_apart(best) -> bool:
       [(1, 1, 1), (2, 2, 2), (3, 3, 3)], [(4, 4, 4), (5, 5, 5), (6, 6, 6)]]
 
 
-def copies_the_best(group, cfg):
-  return [max(group, key=lambda beam: beam.score)] * cfg.beams
-
-
-def turns_ties_around(group, cfg):
-  return sorted(reversed(group), key=lambda beam: -beam.score)[:cfg.beams]
-
-
 def test_a_constant_scorer_with_k_equal_to_b_gives_independent_samples():
+  copies_the_best = lambda group, cfg: [max(group, key=lambda beam: beam.score)] * cfg.beams
+  turns_ties_around = lambda group, cfg: sorted(
+      reversed(group), key=lambda beam: -beam.score)[:cfg.beams]
   assert samples_stay_apart(search._best)
   assert not samples_stay_apart(copies_the_best)
   assert not samples_stay_apart(turns_ties_around)
@@ -140,7 +132,7 @@ def whole(temperature, key):
   return [rollout.tokens[i, len(p):rollout.length[i]].tolist() for i, p in enumerate(PROMPTS)]
 
 
-@pytest.mark.parametrize("step_end", [pytest.param((), marks=pytest.mark.slow), (NEWLINE, 7)])
+@pytest.mark.parametrize("step_end", [(), (NEWLINE, 7)])
 def test_steps_of_the_engine_join_to_the_greedy_response(step_end):
   """With one beam and temperature 0, where steps end changes nothing."""
   key, lengths = jax.random.key(0), []

@@ -31,6 +31,8 @@ def golden(labels, outcomes=None):
 
 def test_labels_worked_out_by_hand():
   np.testing.assert_allclose(golden(prefix_value_labels), EXPECTED, atol=1e-7)
+  for wrong in (outcomes, forgets_the_parent, before_the_token, of_the_others):
+    assert not np.allclose(golden(wrong), EXPECTED, atol=1e-7), wrong
   # Row 5 is right instead of row 3: 1/2 for 1 5, and 1 where row 5 is alone.
   other = golden(prefix_value_labels, [1, 0, 0, 0, 0, 1, 0])
   np.testing.assert_allclose(other[:3], [[1 / 3, 1 / 4, 1 / 2, 0], [1 / 3, 1 / 4, 0, 0],
@@ -61,15 +63,6 @@ def of_the_others(tokens, lengths, rewards, group_ids):
   labels = prefix_value_labels(tokens, lengths, rewards, group_ids)
   count = jnp.sum(group_ids[:, None] == group_ids, 1)
   return labels.at[:, 0].set((labels[:, 0] * count - rewards) / jnp.maximum(count - 1, 1))
-
-
-WRONG = [outcomes, forgets_the_parent, before_the_token, of_the_others]
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_the_hand_rejects(wrong):
-  with pytest.raises(AssertionError):
-    np.testing.assert_allclose(golden(wrong), EXPECTED, atol=1e-7)
 
 
 def drawn(case, prompt, draws, size, seed):
@@ -112,9 +105,5 @@ def largest_deviation(labels) -> float:
 @pytest.mark.slow
 def test_labels_are_unbiased():
   assert largest_deviation(prefix_value_labels) < 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrong", [forgets_the_parent, before_the_token])
-def test_bias_is_noticed(wrong):
-  assert largest_deviation(wrong) > 4
+  for wrong in (forgets_the_parent, before_the_token):
+    assert largest_deviation(wrong) > 4

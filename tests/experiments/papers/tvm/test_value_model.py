@@ -23,6 +23,10 @@ MASK = (np.arange(7) >= 2) & (np.arange(7) < LENGTH[:, None])
 TOKENS = np.random.default_rng(0).integers(0, 13, (4, 7)).astype(np.int32)
 
 
+token_values = jax.jit(value_model.token_values, static_argnames=("model", "link"))
+value_loss = jax.jit(value_model.value_loss, static_argnames=("model", "cfg"))
+
+
 @functools.cache
 def params():
   found = MODEL.init(jax.random.key(0))
@@ -35,14 +39,13 @@ def batch(labels=None, mask=MASK):
 
 
 def values(tokens=TOKENS):
-  return np.asarray(value_model.token_values(params(), jnp.asarray(tokens), jnp.asarray(LENGTH),
-                                             model=MODEL))
+  return np.asarray(token_values(params(), tokens, LENGTH, model=MODEL))
 
 
 @pytest.mark.parametrize("link", value_model.LINKS)
 def test_the_loss_is_the_sum_over_tokens_divided_by_rows(link):
   given = batch()
-  found, metrics = value_model.value_loss(params(), given, model=MODEL, cfg=ValueLoss(link))
+  found, metrics = value_loss(params(), given, model=MODEL, cfg=ValueLoss(link))
   raw, labels = values().astype(np.float64), np.asarray(given.labels, np.float64)
   if link == "identity":
     terms = (raw - labels)**2
@@ -54,7 +57,7 @@ def test_the_loss_is_the_sum_over_tokens_divided_by_rows(link):
 
 
 def test_the_language_term_is_the_supervised_loss():
-  alone, with_it = (value_model.value_loss(params(), batch(), model=MODEL, cfg=cfg)[0]
+  alone, with_it = (value_loss(params(), batch(), model=MODEL, cfg=cfg)[0]
                     for cfg in (ValueLoss(), ValueLoss(language_coef=0.5)))
   supervised = SupervisedBatch(jnp.asarray(TOKENS), jnp.asarray(LENGTH),
                                jnp.asarray(MASK / 4, jnp.float32))
@@ -63,17 +66,10 @@ def test_the_language_term_is_the_supervised_loss():
 
 
 def reads_no_masked_label(loss) -> bool:
-  labels = np.where(MASK, 0.5, np.nan)
-  value, grads = jax.value_and_grad(loss)(params(), batch(labels))
-  same = loss(params(), batch(np.where(MASK, 0.5, 7.0)))
-  finite = all(np.isfinite(x).all() for x in jax.tree.leaves(grads))
-  return bool(np.isfinite(value)) and finite and bool(value == same)
-
-
-def multiplied_by_weights(params, given):
-  """Weighs instead of selecting, so that NaN times 0 is NaN."""
-  raw = value_model.token_values(params, given.tokens, given.length, model=MODEL)
-  return jnp.sum(given.loss_weights * jnp.square(raw - given.labels))
+  run = jax.jit(jax.value_and_grad(loss))
+  (value, grads), (same, _) = (run(params(), batch(np.where(MASK, 0.5, outside)))
+                               for outside in (np.nan, 7.0))
+  return bool(value == same) and all(np.isfinite(x).all() for x in jax.tree.leaves(grads))
 
 
 @pytest.mark.slow
@@ -81,7 +77,12 @@ def test_masked_labels_are_never_read():
   for cfg in (ValueLoss(), ValueLoss("sigmoid", 0.5)):
     assert reads_no_masked_label(
         lambda p, given, cfg=cfg: value_model.value_loss(p, given, model=MODEL, cfg=cfg)[0])
-  assert not reads_no_masked_label(multiplied_by_weights)
+
+  def multiplied(params, given):  # instead of selected, so that NaN times 0 is NaN
+    raw = value_model.token_values(params, given.tokens, given.length, model=MODEL)
+    return jnp.sum(given.loss_weights * jnp.square(raw - given.labels))
+
+  assert not reads_no_masked_label(multiplied)
 
 
 def is_after_the_token(values) -> bool:
@@ -113,8 +114,7 @@ def test_training_finds_the_share_of_right_rows(link):
   start = MODEL.init(jax.random.key(0))
   train = value_model.make_value_step(MODEL, 150, 0.02, ValueLoss(link), mesh)
   found, losses = train(start, [given] * 150)
-  after = value_model.token_values(found, jnp.asarray(tokens), jnp.full(4, 7), model=MODEL,
-                                   link=link)
+  after = token_values(found, tokens, jnp.full(4, 7), model=MODEL, link=link)
   np.testing.assert_allclose(after, 0.75, atol=0.02)
   assert losses[-1] < losses[0] and len(losses) == 150
   scorer = value_model.make_scorer(found, MODEL, link)

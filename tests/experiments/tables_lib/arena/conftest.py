@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.tables_lib.arena import records
+
 ARENA = Path(__file__).parents[4] / "experiments" / "arena"
 NAMES = ("page", "returns", "forest", "verdicts", "transformer", "claims", "cells")
 
@@ -20,3 +22,20 @@ def page():
   for name in NAMES:
     sys.modules.pop(name, None)
   sys.modules.update(before)
+
+
+@pytest.fixture
+def with_cells(page, monkeypatch):
+  """Lets pages be made of what a function makes of each cell of the results."""
+  verdicts, read = sys.modules["verdicts"], records.read
+
+  def forget():
+    verdicts.cells.cache_clear()
+    verdicts.differences.cache_clear()
+
+  def change(other):
+    monkeypatch.setattr(records, "read", lambda path: list(map(other, read(path))))
+    forget()
+
+  yield change
+  forget()

@@ -25,17 +25,11 @@ def test_a_policy_that_remembers_samples_its_first_return():
   assert abs(checks.sampled_return(Setting(length=16, policy="gru")).errors) < checks.ERRORS
 
 
-def _ended_rows_walk_on(automaton, index, uniforms, live):
-  following, _ = rows_after(automaton, index, uniforms, live)
-  return following, live
-
-
-rows_after = rows._after
-
-
 @pytest.mark.slow
 def test_ended_rows_that_walk_on_are_rejected(monkeypatch):
-  monkeypatch.setattr(rows, "_after", _ended_rows_walk_on)
+  after = rows._after
+  monkeypatch.setattr(rows, "_after", lambda automaton, index, uniforms, live: (
+      after(automaton, index, uniforms, live)[0], live))
   with pytest.raises(RuntimeError, match=r"return, ending: sampled .* standard errors apart"):
     arena.Lab(task="ending", length=32).check()
 

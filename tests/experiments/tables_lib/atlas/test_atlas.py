@@ -77,20 +77,12 @@ def test_coefficients_are_the_closed_forms(name):
   assert largest_difference(name, CLOSED[name]) < 1e-9
 
 
-def _sign_error(weight, log_probs, advantages, mask):
-  return -common.score_function_surrogate(weight, log_probs, advantages, mask)
-
-
-def _detached_ratio(weight, log_probs, advantages, mask):
-  return -lax.stop_gradient(weight) * advantages + 0.0 * log_probs
-
-
-def _differentiated_sum(weight, log_probs, advantages, mask):
-  del log_probs
-  return -weight * advantages
-
-
-@pytest.mark.parametrize("wrong", [_sign_error, _detached_ratio, _differentiated_sum])
+@pytest.mark.parametrize("wrong", [
+    lambda weight, *given: -common.score_function_surrogate(weight, *given),
+    lambda weight, log_probs, advantages, _: (
+        -lax.stop_gradient(weight) * advantages + 0 * log_probs),
+    lambda weight, log_probs, advantages, _: -weight * advantages,
+], ids=["sign", "detached ratio", "differentiated sum"])
 def test_a_wrong_estimator_has_another_coefficient(wrong):
   """The third is exp(L_t) whose running sum is differentiated: earlier tokens are credited again.
   Only a token that others follow shows it.

@@ -1,6 +1,4 @@
-"""Held-out evaluation and benchmarks: the same samples whatever the batch, the devices' share or an
-interruption.
-"""
+"""Benchmarks: the same samples whatever the batch, the devices' share or an interruption."""
 
 import dataclasses
 import json
@@ -207,55 +205,30 @@ def test_a_damaged_line_is_named(tmp_path):
 
 
 def line(index: int, votes: str, unscored: int = 0) -> dict:
-  """A problem whose samples answer with these letters; upper case is right; the last ones may be
-  unscored.
-  """
-  return {
-      "index":
-          index,
-      "samples": [{
-          "correct": v.isupper() and i < len(votes) - unscored,
-          "answer": None if v == "-" else v,
-          "length": 10 + i,
-          "truncated": v == "-",
-          "unscored_reason": "timeout" if i >= len(votes) - unscored else None
-      } for i, v in enumerate(votes)]
-  }
+  """A problem whose samples answer with letters: upper case is right, the last may be unscored."""
+  scored = len(votes) - unscored
+  return {"index": index, "samples": [
+      {"correct": vote.isupper() and i < scored, "answer": None if vote == "-" else vote,
+       "length": 10 + i, "truncated": vote == "-",
+       "unscored_reason": None if i < scored else "timeout"} for i, vote in enumerate(votes)]}
 
 
 def test_summary_by_hand():
-  found = {
-      name: entry["value"] for name, entry in benchmark.summarize([
-          line(0, "Aabb"),
-          line(1, "bbAA"),
-          line(2, "b-A?", unscored=1),
-          line(3, "bbbb", unscored=4)
-      ]).items()
-  }
-  expected = {
-      "avg@4": (1 / 4 + 2 / 4 + 1 / 4 + 0) / 4,
-      "pass@1": (1 / 4 + 2 / 4 + 1 / 4 + 0) / 4,
-      "pass@2": (1 / 2 + 5 / 6 + 1 / 2 + 0) / 4,
-      "pass@4": 3 / 4,
-      "maj@2": (1 + 0 + 0 + 0) / 4,
-      "maj@4": (0 + 0 + 0 + 0) / 4,
-      "avg@4 (scored)": (1 / 4 + 2 / 4 + 1 / 3) / 3,
-      "pass@1 (scored)": (1 / 4 + 2 / 4 + 1 / 3) / 3,
+  found = {name: entry["value"] for name, entry in benchmark.summarize([
+      line(0, "Aabb"), line(1, "bbAA"), line(2, "b-A?", unscored=1), line(3, "bbbb", unscored=4)
+  ]).items()}
+  assert found == pytest.approx({
+      "avg@4": (1 / 4 + 2 / 4 + 1 / 4 + 0) / 4, "pass@1": (1 / 4 + 2 / 4 + 1 / 4 + 0) / 4,
+      "pass@2": (1 / 2 + 5 / 6 + 1 / 2 + 0) / 4, "pass@4": 3 / 4,
+      "maj@2": (1 + 0 + 0 + 0) / 4, "maj@4": (0 + 0 + 0 + 0) / 4,
+      "avg@4 (scored)": (1 / 4 + 2 / 4 + 1 / 3) / 3, "pass@1 (scored)": (1 / 4 + 2 / 4 + 1 / 3) / 3,
       # the third has only three scored samples
-      "pass@2 (scored)": (1 / 2 + 5 / 6 + 2 / 3) / 3,
-      "pass@4 (scored)": 1.0,
-      "maj@2 (scored)": (1 + 0 + 0) / 3,
-      "maj@4 (scored)": (0 + 0 + 0) / 3,
-      "mean length": 11.5,
-      "mean length of correct samples": (10 + 12 + 13 + 12) / 4,
-      "truncated share": 1 / 16,
-      "samples without an answer": 1 / 16,
+      "pass@2 (scored)": (1 / 2 + 5 / 6 + 2 / 3) / 3, "pass@4 (scored)": 1.0,
+      "maj@2 (scored)": (1 + 0 + 0) / 3, "maj@4 (scored)": (0 + 0 + 0) / 3,
+      "mean length": 11.5, "mean length of correct samples": (10 + 12 + 13 + 12) / 4,
+      "truncated share": 1 / 16, "samples without an answer": 1 / 16,
       "distinct answers": (3 + 2 + 3 + 1) / 4,
-      "unscored samples": 5,
-      "unscored: timeout": 5,
-      "problems": 4
-  }
-  assert found == pytest.approx(expected)
+      "unscored samples": 5, "unscored: timeout": 5, "problems": 4})
 
 
 def test_time_outs_are_no_reason_for_a_perfect_score():

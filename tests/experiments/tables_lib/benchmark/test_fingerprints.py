@@ -36,10 +36,7 @@ def test_a_change_changes_the_digest(changed, piece, monkeypatch):
 
 
 def test_a_digest_of_names_and_shapes_would_miss_them():
-  """What the test above rejects."""
-  def shapes(tree):
-    return jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
-
+  shapes = lambda tree: jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
   assert shapes({**TREE, "a": TREE["a"] + 1}) == shapes(TREE)
 
 

@@ -83,26 +83,23 @@ def test_other_weights_are_not_unbiased(mean_gradient, targets, weight):
 
 
 def test_cumulative_with_target_values_is_the_policy_gradient(case, mean_gradient, targets):
-  q_pi = exact.action_values(case.tree, case.target_logits, case.rewards)
+  q_pi, q_mu = (exact.action_values(case.tree, logits, case.rewards)
+                for logits in (case.target_logits, case.behavior_logits))
   mean = mean_gradient(studies.WEIGHTS["cumulative"], q_pi)
   assert distance(mean, targets["grad J"]).max() < TOLERANCE
-  mean = mean_gradient(studies.WEIGHTS["token"], q_pi)
-  assert distance(mean, targets["grad J"])[-1].min() > 1e-3
-  q_mu = exact.action_values(case.tree, case.behavior_logits, case.rewards)
-  mean = mean_gradient(studies.WEIGHTS["cumulative"], q_mu)
-  assert distance(mean, targets["grad J"])[-1].min() > 1e-3
+  for weight, values in (("token", q_pi), ("cumulative", q_mu)):
+    mean = mean_gradient(studies.WEIGHTS[weight], values)
+    assert distance(mean, targets["grad J"])[-1].min() > 1e-3
 
 
-def test_cumulative_with_sampled_rewards_has_behavior_continuations(mean_gradient, targets):
-  mean = mean_gradient(studies.WEIGHTS["cumulative"])
-  assert distance(mean, targets["prefix pi, Q^mu"]).max() < TOLERANCE
-  assert distance(mean, targets["grad J"])[-1].min() > 1e-4
-
-
-def test_token_ratio_corrects_only_the_action(mean_gradient, targets):
-  mean = mean_gradient(studies.WEIGHTS["token"])
-  assert distance(mean, targets["prefix mu, Q^mu"]).max() < TOLERANCE
-  assert distance(mean, targets["prefix pi, Q^mu"])[-1].min() > 1e-4
+@pytest.mark.parametrize("weight, target, wrong", [
+    ("cumulative", "prefix pi, Q^mu", "grad J"), ("token", "prefix mu, Q^mu", "prefix pi, Q^mu")])
+def test_with_sampled_rewards_continuations_are_the_behavior_s(mean_gradient, targets, weight,
+                                                               target, wrong):
+  """The token's ratio corrects only the action."""
+  mean = mean_gradient(studies.WEIGHTS[weight])
+  assert distance(mean, targets[target]).max() < TOLERANCE
+  assert distance(mean, targets[wrong])[-1].min() > 1e-4
 
 
 def test_leaky_cumulative_sum_misses_its_target(case, mean_gradient, targets):

@@ -1,6 +1,5 @@
 """The command of the exact laboratory, with methods of one's own beside the package's."""
 
-import subprocess
 from pathlib import Path
 
 import forked
@@ -10,11 +9,6 @@ from experiments.tables_lib.exact import studies
 from jaxrl_llm.registry import AGGREGATIONS
 
 ROOT = Path(__file__).parents[4]
-PLUGINS = "experiments/extend/estimator.py,experiments/extend/advantage.py"
-
-
-def run(*flags: str) -> subprocess.CompletedProcess:
-  return forked.run(["experiments/exact/run.py", *flags], ROOT)
 
 
 def test_every_aggregation_is_studied():
@@ -23,5 +17,5 @@ def test_every_aggregation_is_studied():
 
 @pytest.mark.slow
 def test_the_committed_tables_are_the_package_s_own():
-  done = run(f"--plugins={PLUGINS}")
+  done = forked.run(["experiments/exact/run.py", "--plugins=experiments/extend/estimator.py"], ROOT)
   assert done.returncode != 0 and "--plugins needs --out" in done.stderr

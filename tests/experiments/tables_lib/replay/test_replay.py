@@ -8,52 +8,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 from jax.flatten_util import ravel_pytree
 
 from experiments.commands import saved
 from experiments.report.run_folder import read_run
 from experiments.tables_lib.replay import frozen, replay, replay_report, replay_run
-from jaxrl_llm.config import EstimatorConfig, StepConfig, VocabularyConfig, base_config, from_dict
+from jaxrl_llm.config import EstimatorConfig, StepConfig, VocabularyConfig, from_dict
 from jaxrl_llm.objective import estimators
 from jaxrl_llm.objective.loss import policy_loss, policy_stats
-from jaxrl_llm.presets import apply
 from jaxrl_llm.reporting.reader import RunError
 from jaxrl_llm.runs import trainer
 from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import gradients
 from jaxrl_llm.wiring import setup
 
+pytestmark = pytest.mark.slow
+
 # Of most families; the report's test has every estimator.
 NAMES = ("ctpo", "dppo_tv", "gspo", "m2po", "minpro", "ppo", "reinforce", "seq_is")
 
 
-def train(folder, preset, **sections):
-  config = base_config()
-  config.iterations = 4
-  config.model.update(vocab_size=17, width=16, num_layers=1, num_heads=1, num_kv_heads=1,
-                      head_dim=8, mlp_width=16)
-  config.task.update(num_terms=2, worked_share=0.0, heldout_problems=8)
-  config.rollout.update(prompts=16, group_size=4, max_prompt_tokens=4, max_new_tokens=6, window=6)
-  config.updates.optimizer_batches = 2
-  config.optimizer.learning_rate = 5e-3
-  config.warm_start.update(steps=60, batch_size=16, learning_rate=1e-2)
-  config.mesh.data = 1
-  config.checkpoint.every = 2
-  apply(config, preset)
-  config.plugins = sections.pop("plugins", ())
-  for name, values in sections.items():
-    config[name].update(values)
-  devices, jax.devices = jax.devices, lambda *_: devices()[:1]
-  try:
-    trainer.run(from_dict(config), folder)
-  finally:
-    jax.devices = devices
-  return folder
-
-
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-  return train(tmp_path_factory.mktemp("runs") / "tiny", "grpo")
+  """A run on the first of the devices."""
+  config, folder = tiny.get_config("grpo"), tmp_path_factory.mktemp("runs") / "tiny"
+  config.iterations, config.optimizer.learning_rate, config.mesh.data = 4, 5e-3, 1
+  first = jax.devices()[:1]
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(jax, "devices", lambda *_: first)
+    trainer.run(from_dict(config), folder)
+  return folder
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +70,6 @@ def loss_gradient(name, parts, params, batch, rows, loss) -> np.ndarray:
   return np.asarray(ravel_pytree(tree)[0])
 
 
-@pytest.mark.slow
 def test_the_policies_differ(setting):
   *_, result = setting
   assert [e.name for e in result.estimators] == list(NAMES)
@@ -98,7 +82,6 @@ def test_the_policies_differ(setting):
   assert entry(result, "seq_is").effective_share < 0.99
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ctpo", "minpro"])
 def test_gradient_through_coefficients_is_that_of_the_loss(setting, name):
   parts, rows, params, result = setting
@@ -109,7 +92,6 @@ def test_gradient_through_coefficients_is_that_of_the_loss(setting, name):
   assert not np.allclose(other, flat, rtol=1e-4, atol=1e-6), "another estimator would pass too"
 
 
-@pytest.mark.slow
 def test_tokens_outside_the_vocabulary_are_skipped_as_in_the_loss(setting, monkeypatch):
   """The rows were sampled without a rule; the replay prunes and forbids early stops."""
   parts, rows, params, _ = setting
@@ -134,7 +116,6 @@ def test_tokens_outside_the_vocabulary_are_skipped_as_in_the_loss(setting, monke
     assert not np.allclose(other, flat, rtol=1e-4, atol=1e-6), "all tokens would pass too"
 
 
-@pytest.mark.slow
 def test_drift_by_position_equals_a_loop(setting):
   parts, rows, params, result = setting
   batch = replay._batch(rows, Scores(), parts.cfg.batch)
@@ -155,7 +136,6 @@ def test_drift_by_position_equals_a_loop(setting):
   assert result.std.max() > 1e-3
 
 
-@pytest.mark.slow
 def test_report_has_every_estimator_and_no_link_out(workdir):
   text = replay_run.run(workdir)
   page = (workdir / "replay.html").read_text()
@@ -168,7 +148,6 @@ def test_report_has_every_estimator_and_no_link_out(workdir):
   assert "data:image/png" in page and "http" not in page.replace("http-equiv", "")
 
 
-@pytest.mark.slow
 def test_what_cannot_be_replayed(workdir):
   refused = {
       (9, None): "--iteration=9: the run keeps rollouts of iterations 1 to 4",

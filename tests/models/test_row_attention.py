@@ -170,22 +170,11 @@ def test_no_array_has_two_axes_of_tokens():
     return jnp.sum(attend_rows(*x, seen, None))
 
   given = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-  text = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*given).compile().as_text()
-  assert f"{length},{length}" not in text and "512,512" in text
-
-
-@pytest.mark.slow
-def test_memory_of_32768_tokens():
-  length = 32768
-  given = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (
-      (1, length, 32, 128), (1, 8, 128, length), (1, 8, length, 128))]
-
-  def loss(*x):
-    return jnp.sum(attend_rows(*x, Rows(jnp.ones((1, length), jnp.int32), None, None, "blocked"),
-                               None))
-
   compiled = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*given).compile()
-  assert compiled.memory_analysis().temp_size_in_bytes < 4e9
+  text = compiled.as_text()
+  assert f"{length},{length}" not in text and "512,512" in text
+  of_scores = 4 * 4 * length**2  # bytes of four heads, if a row kept them
+  assert compiled.memory_analysis().temp_size_in_bytes < of_scores / 4
 
 
 @pytest.mark.slow
@@ -307,10 +296,3 @@ def test_impossible_choices_are_errors(kind, platform, form, message):
     choose(dataclasses.replace(BF16, attention=kind), 4096, platform, form)
   with pytest.raises(ConfigError, match="compute_dtype = 'float32': allowed are bfloat16"):
     choose(dataclasses.replace(SMALL, attention="cudnn"), 4096, "gpu", ONE)
-
-
-def test_the_choice_is_logged(caplog):
-  row_attention._log_once.cache_clear()
-  with caplog.at_level("INFO"):
-    choose(BF16, 2048, "tpu", ONE)
-  assert "rows of 2048 tokens: splash (model.attention=auto, tpu, bfloat16)" in caplog.text

@@ -153,22 +153,17 @@ def test_merged_weights_are_w_plus_scaled_a_b(scan):
   def weight(tree, kind, name):
     return (tree["blocks"] if scan else tree["blocks"][1])[kind][name]
 
-  def check(kind, name, product):
-    """`product` is a function of (a, b)."""
-    before, after = weight(params, kind, name), weight(merged, kind, name)
-    adapter = weight(trained["lora"], kind, name)
+  products = {
+      ("attention", "query"):
+          lambda a, b: np.einsum("...ir,...rhd->...ihd", a, b.reshape(*b.shape[:-1], 4, 8)),
+      ("attention", "out"):
+          lambda a, b: np.einsum("...hdr,...ro->...hdo", a.reshape(*a.shape[:-2], 4, 8, 2), b),
+      ("mlp", "down"): np.matmul,
+  }
+  for path, product in products.items():
+    before, after, adapter = (weight(tree, *path) for tree in (params, merged, trained["lora"]))
     change = product(np.asarray(adapter["a"]), np.asarray(adapter["b"]))
     np.testing.assert_allclose(after, before + 8.0 / 2 * change, atol=1e-4)
-
-  def query(a, b):
-    return np.einsum("...ir,...rhd->...ihd", a, b.reshape(*b.shape[:-1], 4, 8))
-
-  def out(a, b):
-    return np.einsum("...hdr,...ro->...hdo", a.reshape(*a.shape[:-2], 4, 8, 2), b)
-
-  check("attention", "query", query)
-  check("attention", "out", out)
-  check("mlp", "down", np.matmul)
 
 
 def test_experts_have_adapters_of_their_own():

@@ -18,8 +18,8 @@ EMPTY = 4  # the row without a policy token
 
 def make(dtype=np.float32, *, keep=None, seed=0, length=9, vocabulary=2,
          **fields) -> AdvantageInputs:
-  """Numpy inputs with every field and every registered column, NaN wherever an advantage must not
-  look; `fields` replaces some fields.
+  """Numpy inputs with all fields and columns, NaN where an advantage must not look; `fields`
+  replaces some.
   """
   rng, rows = np.random.default_rng(seed), len(GROUPS)
   mask = rng.random((rows, length)) < 0.7
@@ -41,23 +41,17 @@ def make(dtype=np.float32, *, keep=None, seed=0, length=9, vocabulary=2,
   }
   given |= {name: value for name, value in fields.items() if name in given}
   seen = {1: kept, 2: mask & kept[:, None]}
-  given = {
-      k: None if v is None else np.where(seen[np.ndim(v)], v, np.nan).astype(dtype)
-      for k, v in given.items()
-  }
+  given = {name: None if x is None else np.where(seen[np.ndim(x)], x, np.nan).astype(dtype)
+           for name, x in given.items()}
   columns = {name: np.where(seen[2], values, np.nan).astype(dtype)
              for name, values in of_columns(mask.shape, seed).items()}
   parts = np.random.default_rng(seed + 3).integers(0, 3, (rows, 3)) * np.array([1.0, 100.0, 0.1])
   given["reward_parts"] = np.where(kept[:, None], parts, np.nan).astype(dtype)
   starts = mask & ~np.pad(mask, ((0, 0), (1, 0)))[:, :-1]
   given |= {
-      "mask": mask,
-      "tokens": rng.integers(0, vocabulary, mask.shape).astype(np.int32),
-      "group_id": GROUPS,
-      "keep": None if keep is None else kept,
-      "columns": columns or None,
-      "turn_id": np.where(mask, np.cumsum(starts, 1), 0).astype(np.int32)
-  }
+      "mask": mask, "tokens": rng.integers(0, vocabulary, mask.shape).astype(np.int32),
+      "group_id": GROUPS, "keep": None if keep is None else kept, "columns": columns or None,
+      "turn_id": np.where(mask, np.cumsum(starts, 1), 0).astype(np.int32)}
   as_given = ("mask", "tokens", "turn_id", "columns")
   return AdvantageInputs(**given | fields | {k: given[k] for k in fields if k not in as_given})
 
@@ -78,9 +72,7 @@ def permuted(inputs: AdvantageInputs, order) -> AdvantageInputs:
 
 
 def spread(inputs: AdvantageInputs, columns: np.ndarray, width: int) -> AdvantageInputs:
-  """Rows moved apart: entry [i, t] goes to column columns[i, t]; what opens in between is masked,
-  NaN or token 7.
-  """
+  """Entry [i, t] goes to column columns[i, t]; what opens in between is masked, NaN or token 7."""
 
   def move(x):
     if x.ndim == 1:

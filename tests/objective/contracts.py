@@ -1,6 +1,4 @@
-"""What every estimator must satisfy. Each check raises AssertionError; the test file also feeds it
-wrong estimators.
-"""
+"""What every estimator must satisfy; each check raises AssertionError for one that does not."""
 
 import dataclasses
 
@@ -82,9 +80,7 @@ def case(seed=0, rows=8, length=12, drift=0.3, token_advantages=True) -> Case:
 
 
 def weighted(estimator, cfg, c: Case, weights=None, prepared=None):
-  """(loss, gradient with respect to log_probs) with token weights, and statistics, of the whole
-  batch.
-  """
+  """(loss, gradient in log_probs) with token weights, and statistics, of the whole batch."""
   weights = token_weights(c) if weights is None else weights
   prepared = {} if prepared is None else {"weights": jnp.asarray(prepared)}
   further = prepared | c.columns(cfg)
@@ -103,6 +99,12 @@ def token_weights(c: Case):
 
 def close(got, expected, what, tolerance=2e-5):
   np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance, err_msg=what)
+
+
+def same(got, expected, what):
+  """Compares losses and gradients, as `weighted` returns them."""
+  close(got[0], expected[0], f"{what} changes the loss")
+  close(got[1], expected[1], f"{what} changes the gradient")
 
 
 def check_on_policy(estimator, cfg):
@@ -125,40 +127,30 @@ def check_padding(estimator, cfg):
   garbage = np.random.default_rng(0).choice([np.nan, np.inf, -np.inf, 1e30, -7.0],
                                             c.mask.shape).astype(np.float32)
   dirty = c.floats(lambda x: np.where(c.mask, x, garbage))
-  dirty_value, dirty_gradient = weighted(estimator, cfg, dirty)
-  close(dirty_value, value, "garbage under a False mask changes the loss")
-  close(dirty_gradient, gradient, "garbage under a False mask changes the gradient")
+  same(weighted(estimator, cfg, dirty), (value, gradient), "garbage under a False mask")
   pad = lambda x, fill: np.pad(x, ((0, 0), (0, 5)), constant_values=fill)
   longer = dataclasses.replace(
       c.floats(lambda x: pad(x, 2.0)), log_probs=pad(c.log_probs, -3.0),
       advantages=pad(c.advantages, 9.0), mask=pad(c.mask, False), turn_id=pad(c.turn_id, 1))
-  longer_value, longer_gradient = weighted(estimator, cfg, longer)
-  close(longer_value, value, "padding changes the loss")
-  close(longer_gradient, pad(gradient, 0.0), "padding changes the gradient")
+  same(weighted(estimator, cfg, longer), (value, pad(gradient, 0.0)), "padding")
 
 
 def check_holes(estimator, cfg):
-  """Masked tokens in the middle count for nothing: rows squeezed to their policy tokens give the
-  same.
-  """
+  """Masked tokens in the middle count for nothing: rows of policy tokens alone give the same."""
   c = case(3)
   order = np.argsort(~c.mask, axis=1, kind="stable")
   squeezed = Case(*(np.take_along_axis(x, order, 1) if x.ndim == 2 else x
                     for x in vars(c).values()))
   value, gradient = weighted(estimator, cfg, c)
-  squeezed_value, squeezed_gradient = weighted(estimator, cfg, squeezed)
-  close(squeezed_value, value, "a hole in the mask changes the loss")
-  close(squeezed_gradient, np.take_along_axis(gradient, order, 1),
-        "a hole in the mask changes the gradient")
+  same(weighted(estimator, cfg, squeezed), (value, np.take_along_axis(gradient, order, 1)),
+       "a hole in the mask")
 
 
 def check_row_order(estimator, cfg):
   c = case(4)
   order = np.random.default_rng(0).permutation(len(c.mask))
   value, gradient = weighted(estimator, cfg, c)
-  permuted_value, permuted_gradient = weighted(estimator, cfg, c.rows(order))
-  close(permuted_value, value, "row order changes the loss")
-  close(permuted_gradient, gradient[order], "row order changes the gradient")
+  same(weighted(estimator, cfg, c.rows(order)), (value, gradient[order]), "row order")
 
 
 def prepared(estimator, cfg, c: Case):
@@ -169,9 +161,7 @@ def prepared(estimator, cfg, c: Case):
 
 
 def check_micro_batches(estimator, cfg):
-  """Statistics of the whole batch, if the estimator declares them, are made first; without them
-  nothing else is.
-  """
+  """What is made of the whole batch first is its declared statistics, and nothing else."""
   c = case(5)
   value, gradient = weighted(estimator, cfg, c)
   whole = prepared(estimator, cfg, c)
@@ -195,10 +185,8 @@ def check_devices(estimator, cfg):
 
   arrays = (*c.arrays(), weights, c.columns(cfg))
   run = jax.jit(jax.value_and_grad(loss), in_shardings=rows)
-  value, gradient = weighted(estimator, cfg, c)
-  sharded_value, sharded_gradient = run(*jax.device_put(arrays, rows))
-  close(sharded_value, value, "8 devices change the loss, or jit differs from eager")
-  close(sharded_gradient, gradient, "8 devices change the gradient, or jit differs from eager")
+  same(run(*jax.device_put(arrays, rows)), weighted(estimator, cfg, c),
+       "8 devices, or jit instead of eager,")
 
 
 def check_masked(estimator, cfg):
@@ -289,8 +277,5 @@ def _collect(jaxpr, found):
           _collect(inner, found)
 
 
-CHECKS = {
-    name.removeprefix("check_"): check
-    for name, check in list(globals().items())
-    if name.startswith("check_")
-}
+CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items())
+          if name.startswith("check_")}

@@ -8,7 +8,9 @@ import pytest
 from jaxrl_llm.config import AggregationConfig, ConfigError
 from jaxrl_llm.objective.aggregation import loss_weights, regularizer_weights
 
-MODES = ("token", "token_sum", "sequence", "sequence_sum", "fixed")
+# The weight of a token in a row of three tokens and in one of a single token.
+MODES = {"token": (1 / 4, 1 / 4), "token_sum": (1, 1), "sequence": (1 / 6, 1 / 2),
+         "sequence_sum": (1 / 2, 1 / 2), "fixed": (1 / 20, 1 / 20)}
 BALANCED = AggregationConfig("balanced")
 
 
@@ -18,15 +20,8 @@ def test_weights_by_hand(name):
   keep = jnp.asarray([True, True, True, False])
   cfg = AggregationConfig(name, fixed_length=10)
   weights = loss_weights(mask, None, None, cfg, keep)
-  per_row = {
-      "token": [1 / 4, 1 / 4],
-      "token_sum": [1, 1],
-      "sequence": [1 / 6, 1 / 2],
-      "sequence_sum": [1 / 2, 1 / 2],
-      "fixed": [1 / 20, 1 / 20]
-  }[name]
-  np.testing.assert_allclose(weights,
-                             np.asarray(mask) * np.array([*per_row, 0, 0])[:, None], rtol=1e-6)
+  expected = np.asarray(mask) * np.array([*MODES[name], 0, 0])[:, None]
+  np.testing.assert_allclose(weights, expected, rtol=1e-6)
   padded = loss_weights(jnp.pad(mask, ((0, 2), (0, 3))), None, None, cfg, jnp.pad(keep, (0, 2)))
   np.testing.assert_allclose(padded[:4, :4], weights, rtol=1e-6)
   np.testing.assert_array_equal(loss_weights(jnp.zeros_like(mask), None, None, cfg), 0.0)
@@ -129,30 +124,22 @@ def test_both_sides_have_the_same_mass():
   np.testing.assert_allclose(positive / negative, np.mean([8, 5]) / np.mean([1, 2, 6]), rtol=1e-6)
 
 
-def test_balanced_equals_token_where_mean_lengths_agree():
-  equal = [6, 2, 1, 4, 7]  # means 4 and 4
-  balanced, token = (of_mode(name, equal, [1, 1, 0, 0, 0])[0] for name in ("balanced", "token"))
-  np.testing.assert_allclose(balanced, token, rtol=1e-6)
-  balanced, token = (
-      of_mode(name, [6, 3, 1, 4, 7], [1, 1, 0, 0, 0])[0] for name in ("balanced", "token"))
-  assert np.abs(balanced - token).max() > 1e-3
+@pytest.mark.parametrize(("lengths", "other", "apart"), [
+    # Mean lengths of the sides agree; lengths inside each side agree.
+    ([6, 2, 1, 4, 7], "token", [6, 3, 1, 4, 7]), ([6, 6, 2, 2, 2], "sequence", [6, 5, 2, 2, 2])])
+def test_where_balanced_equals_another_mode(lengths, other, apart):
+  def difference(lengths):
+    balanced, others = (of_mode(name, lengths, [1, 1, 0, 0, 0])[0] for name in ("balanced", other))
+    return np.abs(balanced - others).max()
 
-
-def test_balanced_equals_sequence_where_lengths_agree_inside_each_side():
-  lengths = [6, 6, 2, 2, 2]
-  balanced, sequence, token = (
-      of_mode(n, lengths, [1, 1, 0, 0, 0])[0] for n in ("balanced", "sequence", "token"))
-  np.testing.assert_allclose(balanced, sequence, rtol=1e-6)
-  assert np.abs(balanced - token).max() > 1e-3
+  assert difference(lengths) < 1e-7
+  assert difference(apart) > 1e-3
 
 
 def test_splitting_a_group_changes_balanced_weights():
   mask, advantages = binary([8, 5, 1, 2], [1, 0, 1, 0])
-  values, group = jnp.asarray(np.broadcast_to(advantages[:, None], mask.shape),
-                              jnp.float32), jnp.zeros(4, jnp.int32)
-  whole = loss_weights(jnp.asarray(mask), values, group, BALANCED)
-  halves = [
-      loss_weights(jnp.asarray(mask[s]), values[s], group[s], BALANCED)
-      for s in (slice(0, 2), slice(2, 4))
-  ]
+  values = jnp.asarray(np.broadcast_to(advantages[:, None], mask.shape), jnp.float32)
+  weigh = lambda rows: loss_weights(jnp.asarray(mask[rows]), values[rows],
+                                    jnp.zeros(4, jnp.int32)[rows], BALANCED)
+  whole, *halves = map(weigh, (slice(0, 4), slice(0, 2), slice(2, 4)))
   assert np.abs(np.concatenate(halves) / 2 - whole).max() > 1e-2

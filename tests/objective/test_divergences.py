@@ -44,14 +44,12 @@ def test_expected_gradient_in_the_loss(name, target, problem):
   got = jax.grad(lambda z: jnp.sum(probs * per_token(name, jax.nn.log_softmax(z), ref)))(z)
   np.testing.assert_allclose(got, jax.grad(target)(z, ref), rtol=1e-10, atol=1e-12)
   other = backward if target is forward else forward
-  assert np.abs(got -
-                jax.grad(other)(z, ref)).max() > 1e-2, "the other direction would pass as well"
+  assert np.abs(got - jax.grad(other)(z, ref)).max() > 1e-2, "the other direction would pass too"
 
 
 @pytest.mark.parametrize("name", ["k1", "k3"])
 def test_with_the_ratio_it_is_right_off_policy(name, problem):
-  """Tokens of the behavior policy: ratio times divergence has value and gradient of KL(pi || ref).
-  """
+  """Tokens of the behavior policy: ratio times divergence is KL(pi || ref), and so its gradient."""
   z, ref, behavior = problem
 
   def loss(z):

@@ -1,10 +1,8 @@
 """Estimators that are others at a limit of their numbers, and are not away from it."""
 
 import dataclasses
-import importlib.util
-import sys
-from pathlib import Path
 
+import contracts
 import jax
 import numpy as np
 import pytest
@@ -13,11 +11,6 @@ from jaxrl_llm.config import EstimatorConfig
 from jaxrl_llm.objective import estimators
 
 pytestmark = pytest.mark.slow
-
-_spec = importlib.util.spec_from_file_location("contracts_of_limits",
-                                               Path(__file__).parent / "contracts.py")
-sys.modules[_spec.name] = contracts = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(contracts)
 
 PPO = {"clip_low": 0.2, "clip_high": 0.2}
 PLAIN = ("ppo", {"clip_low": None, "clip_high": None})

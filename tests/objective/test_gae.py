@@ -81,6 +81,7 @@ def check_gae(function, cfg, x):
 
 
 OPTIONS = [{"gamma": 0.9, "lam": 0.7}, {"lam": 0.95, "whiten": False}, {"gamma": 0.0},
+           {"gamma": 0.9, "whiten": False}, {"gamma": 0.9, "lam": 0.0, "whiten": False},
            {"length_alpha": 0.4, "target_lam": 1.0, "whiten": False},
            {"upgo": 0.3, "gamma": 0.9, "lam": 0.7, "whiten": False},
            {"upgo": 1.0, "target_lam": 0.5}]
@@ -94,9 +95,7 @@ def test_gae_equals_the_loop(options):
 
 
 def test_bpco_at_its_limits():
-  """A row of fewer than 1 / alpha tokens has lambda 0; targets by Monte Carlo are the returns;
-  U - V never is below the one-step difference where a row goes on; all is finite at 1e4.
-  """
+  """A row of fewer than 1 / alpha tokens has lambda 0; targets by Monte Carlo are the returns."""
   x = cases.make(np.float64)
   given = cases.on_device(x)
   gae, live = advantages.get_advantage("gae"), live_of(x)
@@ -121,13 +120,6 @@ def follows_every_row(given, cfg):
                                                                 whiten=False))
 
 
-def test_upgoing_that_follows_every_row_is_rejected():
-  x, cfg = cases.make(np.float64), AdvantageConfig("gae", upgo=1.0, gamma=0.9, whiten=False)
-  check_gae(advantages.get_advantage("gae"), cfg, x)
-  with pytest.raises(AssertionError):
-    check_gae(follows_every_row, cfg, x)
-
-
 def counts_masked_tokens(given, cfg):
   """Wrong: a masked token is a step of its own, with value and reward 0."""
   filled = given.replace(
@@ -138,25 +130,14 @@ def counts_masked_tokens(given, cfg):
   return jnp.where(given.mask, advantages.get_advantage("gae")(dense, cfg), 0)
 
 
-def test_masked_spans_are_skipped():
-  cfg = AdvantageConfig("gae", gamma=0.9, lam=0.7, whiten=False)
+@pytest.mark.parametrize(("wrong", "numbers"), [
+    (follows_every_row, {"upgo": 1.0, "gamma": 0.9}),
+    (counts_masked_tokens, {"gamma": 0.9, "lam": 0.7})])
+def test_the_loop_rejects(wrong, numbers):
+  x, cfg = cases.make(np.float64), AdvantageConfig("gae", whiten=False, **numbers)
+  check_gae(advantages.get_advantage("gae"), cfg, x)
   with pytest.raises(AssertionError):
-    check_gae(counts_masked_tokens, cfg, cases.make(np.float64))
-
-
-def test_limits_of_lambda():
-  x = cases.make(np.float64)
-  values = np.where(x.mask, x.values, 0)
-  with jax.enable_x64(True):
-    run = lambda **k: np.asarray(
-        advantages.get_advantage("gae")(cases.on_device(x), AdvantageConfig("gae", **k)))
-    monte_carlo, one_step = run(gamma=0.9, whiten=False), run(gamma=0.9, lam=0.0, whiten=False)
-  returns = slow_returns(x, AdvantageConfig(gamma=0.9), x.rewards, x.mask)
-  np.testing.assert_allclose(monte_carlo, returns - values, rtol=1e-10, atol=1e-11)
-  for i in range(len(values)):
-    v = x.values[i, x.mask[i]]
-    expected = reward_of(x, i, x.rewards[i])[x.mask[i]] + 0.9 * np.append(v, 0)[1:] - v
-    np.testing.assert_allclose(one_step[i, x.mask[i]], expected, rtol=1e-10, atol=1e-11)
+    check_gae(wrong, cfg, x)
 
 
 @pytest.mark.parametrize("options", [{"gamma": 0.8}, {"gamma": 0.8, "whiten": False}, {}], ids=str)
@@ -183,13 +164,3 @@ def test_baseline_without_token_rewards_is_dr_grpo():
   cfg = AdvantageConfig("reinforce_pp_baseline", whiten=False)
   got, dr = (advantages.get_advantage(n)(given, cfg) for n in ("reinforce_pp_baseline", "dr_grpo"))
   np.testing.assert_allclose(got, dr, rtol=1e-6, atol=1e-6)
-
-
-def test_whitening_has_mean_0_and_variance_1_over_policy_tokens():
-  x = cases.make(np.float64, keep=KEEP)
-  live = live_of(x)
-  with jax.enable_x64(True):
-    for name in ("gae", "reinforce_pp"):
-      got = np.asarray(advantages.get_advantage(name)(cases.on_device(x), AdvantageConfig(name)))
-      np.testing.assert_allclose([got[live].mean(), got[live].var(ddof=1)], [0, 1], atol=1e-7)
-      assert abs(got.var() - 1) > 0.1  # over all entries, padding included, it is not

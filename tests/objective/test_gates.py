@@ -1,6 +1,4 @@
-"""Pure functions around the loss: the entropy gate, the interpolated anchor, the step's scale, and
-rejection by KPop's divergence; each against numpy, and with a wrong form that is rejected.
-"""
+"""The entropy gate, the interpolated anchor, the step's scale and KPop's rejection by numpy."""
 
 import math
 

@@ -1,10 +1,8 @@
 """Estimators that compare the rows of a group: worked numbers, fixed points, and wrong forms."""
 
 import dataclasses
-import importlib.util
-import sys
-from pathlib import Path
 
+import contracts
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,11 +15,6 @@ from jaxrl_llm.objective.aggregation import loss_weights
 from jaxrl_llm.objective.estimators import common
 from jaxrl_llm.ops import masked
 from jaxrl_llm.types import AdvantageInputs
-
-_spec = importlib.util.spec_from_file_location("contracts_of_groups",
-                                               Path(__file__).parent / "contracts.py")
-sys.modules[_spec.name] = contracts = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(contracts)
 
 # Two groups: rows of two, one and two tokens, and rows of one token. S: sum of a row's log-probs.
 MASK = np.array([[1, 1], [1, 0], [1, 1], [1, 0], [1, 0]], bool)
@@ -83,8 +76,7 @@ def test_coefficients_worked_out_by_hand(name):
 
 
 def test_published_targets_of_qrpo():
-  """u = 1/2, beta .1: log -.4534, identity -.2697; and normal, where u = 1/2 is 0 - 1 / (2 beta).
-  """
+  """u = 1/2, beta .1: log -.4534, identity -.2697, and normal 0 - 1 / (2 beta)."""
   still = {"move": 0 * MOVE}
   for transform, target in (("log", -.4534), ("identity", -.2697), ("normal", -5.0)):
     found = coefficients("qrpo", {"transform": transform}, **still)

@@ -1,6 +1,5 @@
-"""The methods pages say what the code does: names, defaults, anchors, rules and recipes are those
-of the registries, and every method has a section. The core's methods stand on the pages of
-objective/.
+"""The methods pages say what the code does: what experiments/pages.py writes is up to date and
+mended where it is wrong, and links, rules and sources are there.
 """
 
 import importlib
@@ -9,13 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
-from method_pages import links, numbers, sections, table
+from method_pages import links, table
 
 import jaxrl_llm
 from jaxrl_llm.config import CorrectionConfig, KLConfig
 from jaxrl_llm.objective import advantages, correction, estimators
-from jaxrl_llm.presets import PRESETS
-from jaxrl_llm.registry import AGGREGATIONS
 
 PACKAGE = Path(jaxrl_llm.__file__).parent
 FOLDER = PACKAGE / "objective"
@@ -32,43 +29,9 @@ def pages(monkeypatch):
   return importlib.import_module("pages")
 
 
-def of_module(registry, prefix: str) -> set[str]:
-  modules = {name: registry.spec(name).function.__module__ for name in registry.names()}
-  return {name for name, module in modules.items() if module.startswith(prefix)}
-
-
 def of_the_core(registry) -> set[str]:
-  return of_module(registry, "jaxrl_llm.")
-
-
-def compare_estimators(page: str) -> None:
-  rows = table(page, "Estimators")
-  assert set(rows) == of_the_core(estimators)
-  assert set(rows) <= sections(page) | sections(RECENT)
-  for name, (_, defaults, anchor, _) in rows.items():
-    spec, given = estimators.spec(name), numbers(defaults)
-    assert given == spec.defaults, f"{name}: {defaults} on the page, registered {spec.defaults}"
-    assert [type(v) for v in given.values()] == [type(v) for v in spec.defaults.values()], name
-    assert anchor == spec.anchor, f"{name}: {anchor} on the page, registered {spec.anchor}"
-
-
-def test_estimators():
-  compare_estimators(ESTIMATORS)
-
-
-@pytest.mark.parametrize(("right", "wrong"), [
-    ("log_low=0.025", "log_low=0.03"),
-    ("dual_clip=none", "dual_clip=3.0"),
-    ("[`minpro`]", "[`minpr`]"),
-    ("### minpro", "### minpr"),
-    ("cap=none | behavior", "cap=none | recomputed"),
-    (", w_min=0.8", ""),
-    ("half_life=32.0", "half_life=16.0"),
-])
-def test_a_wrong_page_is_noticed(right, wrong):
-  assert right in ESTIMATORS
-  with pytest.raises(AssertionError):
-    compare_estimators(ESTIMATORS.replace(right, wrong, 1))
+  return {name for name in registry.names()
+          if registry.spec(name).function.__module__.startswith("jaxrl_llm.")}
 
 
 def check_links(registry, text: str, folder: Path, names: set[str]) -> None:
@@ -89,13 +52,6 @@ def test_a_name_links_to_the_file_that_registers_it():
                                                "](estimators/token.py)", 1), FOLDER, {"ctpo"})
 
 
-def test_advantages_and_aggregations():
-  rows = table(ADVANTAGES, "Advantages")
-  assert set(rows) == of_the_core(advantages)
-  assert set(rows) <= sections(ADVANTAGES)
-  assert set(table(ADVANTAGES, "Aggregation")) == set(AGGREGATIONS.names())
-
-
 def test_correction_and_kl():
   named = set(re.findall(r"[a-z_]+", " ".join(table(MISMATCH, CORRECTION))))
   assert set(vars(CorrectionConfig())) <= named | {"cap"}
@@ -104,46 +60,16 @@ def test_correction_and_kl():
   assert set(table(MISMATCH, "KL to a reference")) == set(choices)
 
 
-def recipe(estimator, advantage, aggregation, further, *_) -> dict[str, str]:
-  """Returns the keys and values that a row of the recipes' table names, as text."""
-  names = {"estimator": estimator, "advantage": advantage, "aggregation": aggregation}
-  pairs = re.findall(r"`([^`=]+)=([^`]+)`", further)
-  return {f"{key}.name": value.strip("`") for key, value in names.items()} | dict(pairs)
-
-
-def compare_recipes(page: str, names) -> None:
-  rows = table(page, "Recipes")
-  assert {name: recipe(*row) for name, row in rows.items()} == {
-      name: {key: str(value) for key, value in PRESETS[name].items()} for name in names
-  }
-
-
-def test_recipes():
-  compare_recipes(ESTIMATORS, PRESETS)
-
-
-SAID = {
-    "otb": "fully on-policy",
-    "tir_otb": "fully on-policy",
-    "opo": "strictly on-policy",
-    "reinforce": "a run warns",
-    "minpro": "that of `cispo`",
-    "topr": "reward -1",
-    "decoupled_ppo": "becomes 0",
-}
-
-
 def check_deviations(page: str) -> None:
   """Every recipe names its source, and what differs from it, if only that nothing is known to."""
   for name, (*_, source, differs) in table(page, "Recipes").items():
     assert source == "-" or re.search(r"\d{4}|verl", source), f"{name}: {source}"
-    assert len(differs) > 5 and SAID.get(name, "") in differs, f"{name}: {differs}"
+    assert len(differs) > 5, f"{name}: {differs}"
 
 
 def test_recipes_say_what_differs_from_their_source():
   check_deviations(ESTIMATORS)
-  for right, wrong in (("| none known |", "| - |"), ("published fully on-policy", "published"),
-                       ("| 2602.10693 |", "| somewhere |")):
+  for right, wrong in (("| none known |", "| - |"), ("| 2602.10693 |", "| somewhere |")):
     assert right in ESTIMATORS
     with pytest.raises(AssertionError):
       check_deviations(ESTIMATORS.replace(right, wrong))
@@ -167,6 +93,8 @@ def test_nothing_is_out_of_date(pages):
 @pytest.mark.parametrize(("part", "right", "wrong"), [
     ("estimators", "log_low=0.4, log_high=0.4", "log_low=0.4, log_high=0.5"),
     ("estimators", "| behavior | 2602.10693", "| recomputed | 2602.10693"),
+    ("estimators", "dual_clip=none", "dual_clip=3.0"),
+    ("estimators", ", w_min=0.8", ""),
     ("recipes", "`correction.cap=5.0`", "`correction.cap=4.0`"),
     ("advantages", "`sum_pi_squared`", "`entropy`"),
     ("aggregations", "`luspo`, ", ""),
@@ -206,7 +134,6 @@ def test_a_new_estimator_needs_no_line_on_a_page(pages, monkeypatch):
   page = pages.renewed(page, entries["further estimators"])
   assert "### halved\n\nHalf of every weight." in page
   assert "\n    loss_t = -A_t log pi(a_t) / 2\n" in page
-  compare_estimators(page)
   old = pages.renew(write=False)
   assert [line.split(":")[0] for line in old] == [
       "jaxrl_llm/objective/README.md, estimators",

@@ -1,21 +1,15 @@
 """VCPO's baseline against a loop over a group, its limits, and log-energies of any size."""
 
-import importlib.util
 import math
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference import advantages_2026 as reference
 
 from jaxrl_llm.config import AdvantageConfig
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.types import AdvantageInputs
-
-PATH = Path(__file__).parent.parent / "reference" / "advantages_2026.py"
-_spec = importlib.util.spec_from_file_location("advantages_of_opob", PATH)
-reference = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(reference)
 
 GROUPS = [((1.0, 0.0, 0.0, 0.5), (-1.0, 2.0, 0.5, 3.0)), ((0.2, 0.7, 0.4), (4.0, -4.0, 0.0)),
           ((1.0, 1.0, 1.0), (0.0, 1.0, 2.0)), ((2.0, -1.0), (1.0, 1.0))]

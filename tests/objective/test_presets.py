@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm import presets
-from jaxrl_llm.config import Config, ConfigError, EstimatorConfig, base_config, from_dict, to_dict
+from jaxrl_llm.config import Config, EstimatorConfig, base_config, from_dict, to_dict
 from jaxrl_llm.objective import correction, estimators
 from jaxrl_llm.runs.rewards import shaped
 from jaxrl_llm.runs.verdicts import Verdicts
@@ -42,40 +42,21 @@ def test_sets_components_and_nothing_else(name):
   assert from_dict(to_dict(cfg)) == cfg and hash(cfg) is not None
 
 
-@pytest.mark.parametrize("name", presets.PRESETS)
-def test_can_be_computed(name):
-  """Its numbers are read, its rules are rules, and no ratio against the behavior policy is counted
-  twice.
-  """
-  cfg = configured(name)
-  estimators.resolve(cfg.estimator)
-  correction.check(cfg.correction)
-  anchor = estimators.spec(
-      cfg.estimator.name).anchor if cfg.updates.anchor == "default" else cfg.updates.anchor
-  corrects = cfg.correction.level != "none" or cfg.correction.reject
-  assert not (corrects and anchor == "behavior")
-
-
 def test_no_two_are_the_same():
   recipes = [repr(configured(name)) for name in presets.PRESETS]
   assert len(set(recipes)) == len(recipes)
 
 
 def test_published_numbers():
-  assert (configured("dapo").estimator.clip_low, configured("dapo").estimator.clip_high) == (0.2,
-                                                                                             0.28)
-  assert configured("ctpo").correction.level == "sequence" and configured(
-      "ctpo").correction.cap == 5.0
+  for name in ("dapo", "tempo"):
+    estimator = configured(name).estimator
+    assert (estimator.clip_low, estimator.clip_high) == (0.2, 0.28)
+  assert configured("ctpo").correction.level == "sequence"
+  assert configured("ctpo").correction.cap == 5.0
   assert configured("luspo").estimator.clip_high == 2.5e-3
-  assert (configured("tempo").estimator.clip_low, configured("tempo").estimator.clip_high) == (0.2,
-                                                                                               0.28)
   assert configured("trm").correction.reject == (("seq_max_k3", None, 0.1),)
   assert math.isclose(math.log(configured("dvp").vocabulary.min_p), -13)
-  with pytest.raises(ConfigError, match="'grop': known are reinforce"):
-    presets.apply(base_config(), "grop")
-
-
-def test_minpro_is_bounded_as_cispo_and_its_default_is_not():
+  # minpro is bounded as cispo; its default is not.
   minpro, cispo = configured("minpro").estimator, configured("cispo").estimator
   assert (minpro.clip_low, minpro.clip_high) == (cispo.clip_low, cispo.clip_high) == (None, 4.0)
   default = estimators.resolve(EstimatorConfig("minpro"))
@@ -98,10 +79,6 @@ def test_decoupled_ppo_masks_and_does_not_truncate():
     check_masks_above_five(dataclasses.replace(cfg, low=None))
 
 
-def check_two_sides(rewards):
-  np.testing.assert_array_equal(rewards, [1, -1, 1, 0])
-
-
 def test_topr_has_a_negative_side():
   """The advantage is the reward itself, 1 or -1; an unscored row has neither."""
   cfg = configured("topr")
@@ -113,7 +90,7 @@ def test_topr_has_a_negative_side():
   rows = Rollout(None, None, zeros + 5, zeros + 3, None, zeros > 0, zeros, zeros, zeros,
                  np.array([0, 0, 1, 1]))
   rewards, kept = shaped(verdicts, rows, make_shaping(cfg.shaping, 4))
-  check_two_sides(rewards)
+  np.testing.assert_array_equal(rewards, [1, -1, 1, 0])
   np.testing.assert_array_equal(kept, keep)
-  with pytest.raises(AssertionError):
-    check_two_sides(shaped(verdicts, rows, make_shaping(Config().shaping, 4))[0])
+  plain, _ = shaped(verdicts, rows, make_shaping(Config().shaping, 4))
+  assert not np.array_equal(plain, rewards)

@@ -73,9 +73,7 @@ def stops_at_the_first_hole(given, cfg):
 
 
 def forgets_the_parent(given, cfg):
-  """Takes prefixes for equal that agree in their last token, whatever came before, in whatever
-  group.
-  """
+  """Takes prefixes for equal that agree in their last token, whatever came before."""
   with unittest.mock.patch.object(masked, "pair_index", lambda number, token: token):
     return tempo(given, cfg)
 
@@ -90,9 +88,7 @@ def test_the_loop_rejects(wrong):
 
 @functools.cache
 def prefix_free():
-  """(inputs, TD) of rows with five policy tokens each, rows 0 and 5 equal: no row is the beginning
-  of another.
-  """
+  """(inputs, TD) of rows with five policy tokens each, of which rows 0 and 5 are equal."""
   rng = np.random.default_rng(3)
   x = cases.make(np.float64, token_rewards=np.zeros((10, 9)))
   mask = np.stack([rng.permutation(np.arange(9) < 5) for _ in range(10)])

@@ -46,6 +46,11 @@ def loss_of(term: TermConfig | None, batch=None, cfg: LossConfig = CFG):
                      cfg=dataclasses.replace(cfg, term=term))
 
 
+def added(term: TermConfig, batch) -> float:
+  """What the term adds to the loss."""
+  return float(loss_of(term, batch)[0] - loss_of(None, batch)[0])
+
+
 # --- a term of one's own
 
 
@@ -72,9 +77,8 @@ def check_pull(function, **options) -> None:
                  **{"weights": terms.POLICY, **options})(function)
   for numbers in ({}, {"coef": 2.0, "power": 0.3}):
     batch = batch_with_a_column()
-    added = loss_of(TermConfig("pull", **numbers))[0] - loss_of(None)[0]
     expected = by_hand(batch, **{"coef": 0.5, "power": 1.0, **numbers})
-    np.testing.assert_allclose(added, expected, rtol=1e-4)
+    np.testing.assert_allclose(added(TermConfig("pull", **numbers), batch), expected, rtol=1e-4)
 
 
 def test_a_term_reads_statistics_columns_numbers_and_weights():
@@ -130,9 +134,8 @@ def test_each_kind_of_weights():
   policy = float(jnp.sum(batch.loss_weights * batch.correction_weights))
   regularizer = float(jnp.sum(batch.regularizer_weights))
   assert abs(policy - regularizer) > 0.1
-  for name, expected in (("of_policy", policy), ("of_regularizer", regularizer)):
-    added = loss_of(TermConfig(name), batch)[0] - loss_of(None, batch)[0]
-    assert float(added) == pytest.approx(expected, rel=1e-4)
+  assert added(TermConfig("of_policy"), batch) == pytest.approx(policy, rel=1e-4)
+  assert added(TermConfig("of_regularizer"), batch) == pytest.approx(regularizer, rel=1e-4)
 
 
 def test_terms_are_added_in_the_order_of_the_sections_and_then_of_their_names():
@@ -152,18 +155,10 @@ def test_several_terms_add_up_and_share_a_number():
   for name, value in (("one", 1.0), ("ten", 10.0)):
     register_constant(name, value)
   batch = tiny_batch.make()
-  plain = loss_of(None, batch)[0]
-  alone = [float(loss_of(TermConfig(name, coef=0.5), batch)[0] - plain) for name in ("one", "ten")]
-  loss, metrics = loss_of(TermConfig("ten,one", coef=0.5), batch)
-  assert float(loss - plain) == pytest.approx(sum(alone), rel=1e-4)
-  assert alone[1] == pytest.approx(10 * alone[0], rel=1e-4)
-  assert {"one/loss", "ten/loss"} <= set(metrics)
-
-
-def test_none_adds_nothing_and_stands_alone():
-  register_constant("one", 1.0)
-  batch = tiny_batch.make()
-  assert float(loss_of(TermConfig("none"), batch)[0]) == float(loss_of(None, batch)[0])
+  one, ten, both = (added(TermConfig(name, coef=0.5), batch) for name in ("one", "ten", "ten,one"))
+  assert both == pytest.approx(one + ten, rel=1e-4) and ten == pytest.approx(10 * one, rel=1e-4)
+  assert {"one/loss", "ten/loss"} <= set(loss_of(TermConfig("ten,one"), batch)[1])
+  assert added(TermConfig("none"), batch) == 0.0, "none stands alone"
   with pytest.raises(ConfigError, match=r"none stands beside others.*term\.name=one"):
     loss_of(TermConfig("none,one"), batch)
 
@@ -177,8 +172,7 @@ def test_a_coefficient_of_each_row_replaces_the_number():
   batch = tiny_batch.make()
   weights = np.asarray(batch.regularizer_weights)
   expected = np.sum((2.0 + np.arange(len(weights)))[:, None] * weights)
-  added = loss_of(TermConfig("by_row", coef=2.0), batch)[0] - loss_of(None, batch)[0]
-  assert float(added) == pytest.approx(expected, rel=1e-4)
+  assert added(TermConfig("by_row", coef=2.0), batch) == pytest.approx(expected, rel=1e-4)
   assert abs(expected - 2.0 * weights.sum()) > 0.1, "what a single number would give"
 
 
@@ -209,9 +203,9 @@ def check_entropy(cfg: LossConfig) -> None:
     return jax.jit(jax.grad(lambda params: run(params, tiny_batch.make())[0]))(
         tiny_batch.parameters())
 
-  added = jax.tree.map(jnp.subtract, of(cfg), of(CFG))
+  change = jax.tree.map(jnp.subtract, of(cfg), of(CFG))
   assert max(float(jnp.max(jnp.abs(x))) for x in jax.tree.leaves(entropy_gradient())) > 0.01
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, -0.3 * b, atol=2e-5), added,
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, -0.3 * b, atol=2e-5), change,
                entropy_gradient())
 
 

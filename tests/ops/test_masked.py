@@ -58,6 +58,13 @@ def test_whiten():
     np.testing.assert_array_equal(masked.whiten(jnp.asarray(values), jnp.asarray(only)), 0.0)
 
 
+def test_row_mean():
+  values = jnp.asarray([[1.0, jnp.nan], [jnp.nan, jnp.nan]])
+  mask = jnp.asarray([[True, False], [False, False]])
+  np.testing.assert_array_equal(masked.row_mean(values, mask), [[1.0], [0.0]])
+  assert np.all(np.isfinite(jax.grad(lambda v: jnp.sum(masked.row_mean(v, mask)))(values)))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_metrics_keep_their_type(dtype):
   with jax.enable_x64(True):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from suites import quick_for
 
-from jaxrl_llm.ops import masked, token_stats, vocabulary
+from jaxrl_llm.ops import token_stats, vocabulary
 from jaxrl_llm.types import TokenStats
 
 
@@ -21,14 +21,31 @@ def arrays(seed=0, rows=3, length=37, width=8, vocabulary=19):
           jnp.asarray(rng.integers(0, vocabulary, (rows, length))))
 
 
-def whole(hidden, head, targets, temperature):
-  """(log-probabilities, entropies) from the logits of the whole batch."""
-  log_p = jax.nn.log_softmax(hidden @ head / temperature)
-  return at(log_p, targets), -jnp.sum(jnp.exp(log_p) * log_p, -1)
+def as_float64(hidden, head, targets):
+  return (*(jnp.asarray(np.asarray(x, np.float64)) for x in (hidden, head)), targets)
 
 
 def at(x, targets):
   return jnp.take_along_axis(x, targets[..., None], -1)[..., 0]
+
+
+def nothing_banned(targets):
+  return jnp.zeros(19, bool), jnp.zeros(targets.shape, bool)
+
+
+def whole(hidden, head, targets, rules, ids, where):
+  """Every statistic from the logits of the whole batch at temperature 0.7; differentiable but for
+  the set. Tokens `ids` are banned at `where`: they are left out of every sum.
+  """
+  logits = hidden @ head / 0.7
+  allowed = ~(where[..., None] & ids)
+  keep = allowed & vocabulary.support(jnp.where(allowed, logits, -jnp.inf), **rules)
+  mass, p = jnp.sum(jnp.exp(logits), -1), jnp.where(keep, jnp.exp(logits), 0)
+  p_s = p / jnp.sum(p, -1, keepdims=True)
+  entropy = -jnp.sum(p_s * jnp.log(jnp.where(keep, p_s, 1)), -1)
+  kept = jnp.sum(p, -1)
+  return TokenStats(at(logits, targets) - jnp.log(kept), entropy, jnp.sum(p_s**2, -1),
+                    kept / mass, at(keep, targets))
 
 
 def cosines(targets):
@@ -64,23 +81,11 @@ def test_chunks_change_neither_values_nor_gradients(monkeypatch, chunk):
     return jnp.sum(weights * (out.log_probs + 0.3 * out.entropy))
 
   def direct(hidden, head):
-    log_probs, entropy = whole(hidden, head, targets, 0.7)
-    return jnp.sum(weights * (log_probs + 0.3 * entropy))
+    out = whole(hidden, head, targets, {}, *nothing_banned(targets))
+    return jnp.sum(weights * (out.log_probs + 0.3 * out.entropy))
 
   got, expected = (jax.value_and_grad(f, (0, 1))(hidden, head) for f in (chunked, direct))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, expected)
-
-
-def test_logged_entropy_has_no_gradient():
-  hidden, head, targets = arrays()
-
-  def entropy(hidden, on):
-    out = token_stats.token_stats(hidden, head, targets, temperature=1.0, entropy_gradient=on,
-                                  stats=frozenset({"entropy"}))
-    return jnp.sum(out.entropy)
-
-  assert np.all(jax.grad(entropy)(hidden, False) == 0)
-  assert np.any(jax.grad(entropy)(hidden, True) != 0)
 
 
 def test_no_array_of_batch_by_vocabulary(monkeypatch):
@@ -100,51 +105,28 @@ ALL = frozenset({"log_probs", "entropy", "sum_pi_squared", "kept_mass", "in_supp
 RULES = [{"min_p": 0.1}, {"top_k": 3}, {"top_p": 0.8}, {"top_k": 5, "top_p": 0.9, "min_p": 0.02}]
 
 
-def whole_pruned(hidden, head, targets, temperature, rules):
-  """Every statistic from the logits of the whole batch; differentiable but for the set."""
-  logits = hidden @ head / temperature
-  keep = vocabulary.support(logits, **rules)
-  p = jax.nn.softmax(logits)
-  kept_mass = jnp.sum(jnp.where(keep, p, 0), -1)
-  p_s = jnp.where(keep, p, 0) / kept_mass[..., None]
-  log_probs = at(jax.nn.log_softmax(logits), targets) - jnp.log(kept_mass)
-  entropy = -jnp.sum(p_s * jnp.log(jnp.where(keep, p_s, 1)), -1)
-  return TokenStats(log_probs, entropy, jnp.sum(p_s**2, -1), kept_mass, at(keep, targets))
-
-
 @pytest.mark.parametrize("rules", quick_for(map(str, RULES[2:]), RULES))
 def test_pruned_statistics_and_gradients(monkeypatch, rules):
   monkeypatch.setattr(token_stats, "CHUNK", 32)
-  hidden, head, targets = arrays(seed=1)
+  with jax.enable_x64(True):
+    hidden, head, targets = as_float64(*arrays(seed=1))
 
-  def chunked(hidden, head):
-    return token_stats.token_stats(hidden, head, targets, temperature=0.7, stats=ALL,
-                                   entropy_gradient=True, **rules)
+    def chunked(hidden, head, **rules):
+      return token_stats.token_stats(hidden, head, targets, temperature=0.7, stats=ALL,
+                                     entropy_gradient=True, **rules)
 
-  def direct(hidden, head):
-    return whole_pruned(hidden, head, targets, 0.7, rules)
+    def direct(hidden, head):
+      return whole(hidden, head, targets, rules, *nothing_banned(targets))
 
-  got, expected = (slope(run, targets)(hidden, head) for run in (chunked, direct))
-  pruned = got[0][1]
+    got, expected = (slope(run, targets)(hidden, head)
+                     for run in (functools.partial(chunked, **rules), direct))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), got, expected)
+    assert {x.dtype for x in jax.tree.leaves(got)} == {np.dtype("float64"), np.dtype("bool")}
+    pruned, unpruned = got[0][1], chunked(hidden, head)
   assert not np.all(pruned.in_support) and np.any(pruned.in_support)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), got, expected)
-  unpruned = token_stats.token_stats(hidden, head, targets, temperature=0.7, stats=ALL)
   for name in ALL - {"in_support"}:
     change = np.abs(getattr(unpruned, name) - getattr(pruned, name))
     assert np.any(change > 1e-2), f"{name} notices the pruning"
-
-
-def whole_banned(hidden, head, targets, temperature, rules, ids, where):
-  """`whole_pruned` without the banned tokens, which are left out of every sum."""
-  logits = hidden @ head / temperature
-  allowed = ~(where[..., None] & ids)
-  keep = allowed & vocabulary.support(jnp.where(allowed, logits, -jnp.inf), **rules)
-  whole, p = jnp.sum(jnp.exp(logits), -1), jnp.where(keep, jnp.exp(logits), 0)
-  p_s = p / jnp.sum(p, -1, keepdims=True)
-  entropy = -jnp.sum(p_s * jnp.log(jnp.where(keep, p_s, 1)), -1)
-  kept = jnp.sum(p, -1)
-  return TokenStats(at(logits, targets) - jnp.log(kept), entropy, jnp.sum(p_s**2, -1),
-                    kept / whole, at(keep, targets))
 
 
 WRONG = {
@@ -155,18 +137,11 @@ WRONG = {
 }
 
 
-def as_float64(hidden, head, targets):
-  return (*(jnp.asarray(np.asarray(x, np.float64)) for x in (hidden, head)), targets)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("rules", [{}, {"min_p": 0.1}, {"top_k": 17},
                                    {"top_k": 5, "top_p": 0.9, "min_p": 0.02}], ids=str)
 def test_banned_tokens_in_float64(monkeypatch, rules):
-  """Statistics and gradients are those of autodiff without our backward pass.
-
-  A ban at other places or of other tokens does not pass.
-  """
+  """As autodiff without our backward pass; a ban at other places or of other tokens fails."""
   monkeypatch.setattr(token_stats, "CHUNK", 32)
   with jax.enable_x64(True):
     hidden, head, targets = as_float64(*arrays(2))
@@ -178,7 +153,7 @@ def test_banned_tokens_in_float64(monkeypatch, rules):
                                      stats=ALL, entropy_gradient=True, **rules)
 
     def direct(hidden, head, banned):
-      return whole_banned(hidden, head, targets, 0.7, rules, *banned)
+      return whole(hidden, head, targets, rules, *banned)
 
     ours = slope(chunked, targets)
     expected = slope(direct, targets)(hidden, head, (ids, where))
@@ -243,13 +218,15 @@ def test_gradient_is_exactly_zero_outside_the_support():
 def test_statistics_without_gradient():
   hidden, head, targets = arrays()
 
-  def summed(hidden, name):
-    out = token_stats.token_stats(hidden, head, targets, temperature=1.0, min_p=0.1, stats=ALL)
+  def summed(hidden, name, **options):
+    out = token_stats.token_stats(hidden, head, targets, temperature=1.0, stats=ALL, **options)
     return jnp.sum(getattr(out, name))
 
   for name in ("sum_pi_squared", "kept_mass", "entropy"):
-    assert np.all(jax.grad(summed)(hidden, name) == 0)
-  assert np.any(jax.grad(summed)(hidden, "log_probs") != 0)
+    assert np.all(jax.grad(summed)(hidden, name, min_p=0.1) == 0)
+  assert np.all(jax.grad(summed)(hidden, "entropy") == 0), "it is logged"
+  assert np.any(jax.grad(summed)(hidden, "entropy", entropy_gradient=True) != 0)
+  assert np.any(jax.grad(summed)(hidden, "log_probs", min_p=0.1) != 0)
 
 
 def test_values_that_keep_all_change_nothing():
@@ -292,38 +269,9 @@ def test_long_tails_stay_finite():
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves((out, gradient)))
 
 
-@pytest.mark.slow
-def test_float64_stays_float64():
-  with jax.enable_x64(True):
-    hidden, head, targets = as_float64(*arrays())
-
-    def run(hidden):
-      return token_stats.token_stats(hidden, head, targets, temperature=0.7, min_p=0.1, stats=ALL)
-
-    out, expected = run(hidden), whole_pruned(hidden, head, targets, 0.7, {"min_p": 0.1})
-    assert {x.dtype for x in jax.tree.leaves(out)} == {np.dtype("float64"), np.dtype("bool")}
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), out,
-                 expected)
-    assert jax.grad(lambda h: jnp.sum(run(h).log_probs))(hidden).dtype == np.float64
-
-
 def test_unknown_statistic_is_refused():
   with pytest.raises(ValueError, match="allowed are"):
     token_stats.token_stats(*arrays(), temperature=1.0, stats=frozenset({"nonsense"}))
-
-
-@pytest.mark.slow
-def test_masked_helpers():
-  values = jnp.asarray([[1.0, jnp.nan], [jnp.nan, jnp.nan]])
-  mask = jnp.asarray([[True, False], [False, False]])
-  np.testing.assert_array_equal(masked.row_mean(values, mask), [[1.0], [0.0]])
-  assert np.all(np.isfinite(jax.grad(lambda v: jnp.sum(masked.row_mean(v, mask)))(values)))
-  groups = jnp.asarray([7, -2, 7, 5])
-  np.testing.assert_array_equal(masked.group_sum(jnp.asarray([1.0, 2.0, 3.0, 4.0]), groups),
-                                [4.0, 2.0, 4.0, 4.0])
-  histogram = masked.histogram(jnp.asarray([-1.0, 0.0, 5.0, 9.0]),
-                               jnp.asarray([True, True, True, False]), (0.0, 1.0))
-  np.testing.assert_array_equal(histogram.counts, [1.0, 1.0, 1.0])
 
 
 @pytest.mark.parametrize("last", (0, 1, 9, 10, 20, 37))

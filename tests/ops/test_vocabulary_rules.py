@@ -22,7 +22,6 @@ from jaxrl_llm.config import (
 from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_stats
 from jaxrl_llm.ops import vocabulary
-from jaxrl_llm.registry import VOCABULARY
 from jaxrl_llm.rollouts import engine, generate
 from jaxrl_llm.rollouts.next_token import rules_on
 from jaxrl_llm.rollouts.server import control
@@ -43,12 +42,8 @@ def epsilon(logits, value):
 
 @pytest.fixture(autouse=True)
 def registered():
-  entries = dict(VOCABULARY.entries)
   vocabulary.register("epsilon", 0.0, "keeps tokens of at least this probability", low=0.0,
                       high=1.0)(epsilon)
-  yield
-  VOCABULARY.entries.clear()
-  VOCABULARY.entries.update(entries)
 
 
 def prompts(rows=16, width=4) -> PromptBatch:

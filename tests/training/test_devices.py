@@ -1,6 +1,4 @@
-"""Any mesh gives the loss, the gradients and the rows of one device, and its programs send no more
-than they must.
-"""
+"""Any mesh gives loss, gradients and rows of one device, and sends no more than it must."""
 
 import collections
 import dataclasses

@@ -1,9 +1,6 @@
-"""The mismatch meter in an iteration: under the parameters that sampled, on every row that was,
-whatever its reward.
-"""
+"""The mismatch meter in an iteration: under the parameters that sampled, on every row."""
 
 import dataclasses
-import itertools
 import types
 
 import jax
@@ -40,6 +37,13 @@ def begin(made):
   return first_state(made.learner, start), start
 
 
+def first_iteration(made):
+  """(start, metrics, rows)."""
+  run, start = begin(made)
+  _, (_, metrics, _), _, rows = iterate(make_loop(*made), run, start.params, 1)
+  return start, metrics, rows
+
+
 def metered(metrics) -> dict:
   return {name: value for name, value in metrics.items() if name.startswith("mismatch/")}
 
@@ -66,20 +70,16 @@ def sampled(made, start) -> Rollout:
 
 @pytest.fixture(scope="module")
 def anchored():
-  """A run whose anchor pass, with the parameters that sampled, serves; a pass of the meter's own
-  would be noticed.
-  """
+  """A run whose anchor pass serves; a pass of the meter's own would be noticed."""
   made = with_scoring(built(), meter=unexpected)
-  run, start = begin(made)
-  _, (_, metrics, _), _, rows = iterate(make_loop(*made), run, start.params, 1)
-  return made, start, metrics, rows
+  return made, *first_iteration(made)
 
 
 @pytest.mark.slow
 def test_the_anchors_pass_serves_for_all_rows(anchored):
   _, _, metrics, rows = anchored
-  assert metrics["mismatch/absolute"].count == tokens(
-      rows) and metrics["mismatch/row"].count == len(rows)
+  assert metrics["mismatch/absolute"].count == tokens(rows)
+  assert metrics["mismatch/row"].count == len(rows)
   assert summarize(jax.device_get(metered(metrics)))["mismatch/absolute"] < 1e-6
 
 
@@ -135,18 +135,14 @@ def test_old_parameters_are_compared_with_themselves():
 @pytest.fixture(scope="module")
 def rounded():
   """A run in int8, whose anchor is the behavior: the meter's own pass."""
-  made = built(**{
-      "estimator.name": "minpro",
-      "rollout.quantization": "int8",
-      "rollout.meter_rows": 16
-  })
-  run, start = begin(made)
-  return made, start, iterate(make_loop(*made), run, start.params, 1)
+  made = built(**{"estimator.name": "minpro", "rollout.quantization": "int8",
+                  "rollout.meter_rows": 16})
+  return made, *first_iteration(made)
 
 
 @pytest.mark.slow
 def test_a_behavior_anchor_needs_the_meters_own_pass(rounded):
-  _, _, (_, (_, metrics, _), _, rows) = rounded
+  _, _, metrics, rows = rounded
   assert metrics["mismatch/absolute"].count == tokens(rows)
   assert summarize(jax.device_get(metered(metrics)))["mismatch/absolute"] > 1e-4
 
@@ -155,32 +151,19 @@ def test_a_behavior_anchor_needs_the_meters_own_pass(rounded):
 def test_a_pruned_vocabulary_makes_no_pass_for_a_behavior_anchor():
   """Nothing reads the anchor's set there: the meter's few rows are all that is scored."""
   made = built(**{"estimator.name": "minpro", "vocabulary.top_p": 0.9})
-  made = with_scoring(made, score=unexpected)
-  run, start = begin(made)
-  _, (_, metrics, _), _, rows = iterate(make_loop(*made), run, start.params, 1)
+  _, metrics, rows = first_iteration(with_scoring(made, score=unexpected))
   assert metrics["mismatch/row"].count == made.cfg.rollout.meter_rows < len(rows)
   assert summarize(jax.device_get(metered(metrics)))["mismatch/absolute"] < 1e-5
 
 
 @pytest.mark.parametrize(("overrides", "passes"), [
-    ({
-        "estimator.name": "minpro"
-    }, 0),
-    ({
-        "updates.optimizer_batches": 1
-    }, 0),
-    ({}, 1),
-    ({
-        "estimator.name": "minpro",
-        "advantage.name": "otb"
-    }, 1),
-    ({
-        "updates.optimizer_batches": 1,
-        "advantage.name": "otb"
-    }, 1),
-], ids=[
-    "behavior", "current policy", "recomputed", "behavior, sum_pi_squared",
-    "current policy, sum_pi_squared"
+    pytest.param({"estimator.name": "minpro"}, 0, id="behavior"),
+    pytest.param({"updates.optimizer_batches": 1}, 0, id="current policy"),
+    pytest.param({}, 1, id="recomputed"),
+    pytest.param({"estimator.name": "minpro", "advantage.name": "otb"}, 1,
+                 id="behavior, sum_pi_squared"),
+    pytest.param({"updates.optimizer_batches": 1, "advantage.name": "otb"}, 1,
+                 id="current policy, sum_pi_squared"),
 ])
 def test_the_vocabulary_is_asked_for_beside_a_recomputed_anchor_alone(overrides, passes):
   cfg, calls, one = resolved(**{"vocabulary.top_p": 0.9}, **overrides), [], jnp.ones(())
@@ -216,7 +199,7 @@ def test_the_meters_rows_are_spread_over_the_whole_batch(rows, expected):
 
 @pytest.mark.slow
 def test_an_evaluation_keeps_the_trainers_numerics(rounded):
-  made, start, _ = rounded
+  made, start, *_ = rounded
   scoring, mesh, sampling = made.learner.scoring, made.learner.mesh, Sampling.of(1.0)
   prompts = parallel.to_global(prompt_batch(made.task, made.task.heldout(8), 4), mesh)
   rollout = made.sampler.sample_heldout(start.params, prompts, jax.random.key(0), sampling)
@@ -231,16 +214,17 @@ def test_an_evaluation_keeps_the_trainers_numerics(rounded):
 def test_no_rows_no_meter():
   made = built(**{"rollout.meter_rows": 0})
   assert made.learner.scoring.meter is None
-  run, start = begin(made)
-  assert metered(iterate(make_loop(*made), run, start.params, 1)[1][1]) == {}
+  assert metered(first_iteration(made)[1]) == {}
 
 
 def test_more_rows_than_there_are_and_rows_on_devices():
   """As many as there are; and whole multiples of the devices."""
   cfg = built().cfg
-  shapes = lambda rows, devices: make_meter(
-      dataclasses.replace(cfg.rollout, meter_rows=rows),
-      parallel.make_mesh(cfg.mesh if devices == 1 else dataclasses.replace(cfg.mesh, data=devices),
-                         jax.devices()[:devices]), None).__wrapped__.keywords["rows"]
-  assert [shapes(rows, devices) for rows, devices in itertools.product((3, 100), (1, 8))
-         ] == [3, 8, 16, 16]
+
+  def metered_rows(rows, devices):
+    mesh = parallel.make_mesh(dataclasses.replace(cfg.mesh, data=devices), jax.devices()[:devices])
+    rollout = dataclasses.replace(cfg.rollout, meter_rows=rows)
+    return make_meter(rollout, mesh, None).__wrapped__.keywords["rows"]
+
+  assert [metered_rows(3, 1), metered_rows(3, 8)] == [3, 8]
+  assert [metered_rows(100, 1), metered_rows(100, 8)] == [16, 16]

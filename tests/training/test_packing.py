@@ -88,10 +88,7 @@ def grad_of(model, loss=LOSS):
 
 
 def assert_close(a, b, tolerance=1e-4):
-  """Entries agree up to the tolerance, relative to the largest of their array or to 1.
-
-  Processors differ in how they round: 3e-5 was seen. What is wrong here differs by 1e-3 and more.
-  """
+  """Relative to the largest of an array or to 1; processors' rounding differs by 3e-5."""
 
   def close(x, y):
     largest = max(1.0, float(np.max(np.abs(y), initial=0, where=np.isfinite(y))))
@@ -109,21 +106,6 @@ CASES = {
     "scanned": (Model(dataclasses.replace(DENSE.config, scan_layers=True, remat="full")), LOSS),
     "dots": (Model(dataclasses.replace(DENSE.config, remat="dots")), LOSS),
 }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_packing_changes_nothing(case):
-  model, loss = CASES[case]
-  run, batch, params = grad_of(model, loss), sampled(), parameters(model)
-  (value, metrics), gradient = run(params, batch)
-  assert max(float(jnp.max(jnp.abs(g))) for g in jax.tree.leaves(gradient)) > 1e-3
-  packers = [packer(48), packer(100, 32), packer(72, rows=2)]
-  for pack in packers if case == "dense" else packers[:1]:
-    packing = pack(batch.rollout.length)
-    assert 0 < packing.count < ROWS // 2
-    (other, other_metrics), other_gradient = run(params, batch, packing=packing)
-    assert_close((other, other_metrics, other_gradient), (value, metrics, gradient))
 
 
 @functools.cache
@@ -148,48 +130,33 @@ def sampled_groups():
   return batch.replace(rollout=jax.tree.map(jnp.asarray, rollout), **full)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["dense", "experts", "scanned"])
-def test_shared_prompts_change_nothing(case):
+def check_same(case, batch, packings):
   model, loss = CASES[case]
-  run, batch, params = grad_of(model, loss), sampled_groups(), parameters(model)
+  run, params = grad_of(model, loss), parameters(model)
   (value, metrics), gradient = run(params, batch)
   assert max(float(jnp.max(jnp.abs(g))) for g in jax.tree.leaves(gradient)) > 1e-3
-  for capacity in (24, 60) if case == "dense" else (48,):
-    pack = dataclasses.replace(packer(120, capacity), shared_prompts=True)
-    packing = pack.pack(batch.rollout)
-    assert np.count_nonzero(packing.shared) >= 4
+  for packing in packings:
     (other, other_metrics), other_gradient = run(params, batch, packing=packing)
     assert_close((other, other_metrics, other_gradient), (value, metrics, gradient))
 
 
-def moved_by(wrong, batch, packing, monkeypatch) -> float:
-  """How far the loss is from that of padded rows, if `wrong` says where tokens stand."""
-  params = parameters(DENSE)
-  (value, _), _ = grad_of(DENSE)(params, batch)
-  monkeypatch.setattr("jaxrl_llm.objective.row_stats.places", wrong)
-  run = jax.jit(functools.partial(gradients, loss=policy_loss, model=DENSE, cfg=StepConfig(LOSS)))
-  (other, _), _ = run(params, batch, packing=packing)
-  return abs(float(other - value))
-
-
-def _prompt_unseen(lengths, width, bins):
-  """A wrong one: responses do not see the prompt that they share."""
-  where = bins_ops.places(lengths, width, bins)
-  return where._replace(shared=jnp.full_like(where.shared, bins_ops.NOTHING))
-
-
-def _all_responses_seen(lengths, width, bins):
-  """A wrong one: a response sees the responses before it, too."""
-  where = bins_ops.places(lengths, width, bins)
-  return where._replace(segments=jnp.minimum(where.segments, 1), shared=None)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_packing_changes_nothing(case):
+  packers = [packer(48), packer(100, 32), packer(72, rows=2)]
+  packings = [pack(sampled().rollout.length)
+              for pack in (packers if case == "dense" else packers[:1])]
+  assert all(0 < packing.count < ROWS // 2 for packing in packings)
+  check_same(case, sampled(), packings)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrong", [_prompt_unseen, _all_responses_seen])
-def test_wrong_ways_to_share_are_rejected(wrong, monkeypatch):
-  batch, pack = sampled_groups(), dataclasses.replace(packer(120, 60), shared_prompts=True)
-  assert moved_by(wrong, batch, pack.pack(batch.rollout), monkeypatch) > 1e-3
+@pytest.mark.parametrize("case", ["dense", "experts", "scanned"])
+def test_shared_prompts_change_nothing(case):
+  packings = [dataclasses.replace(packer(120, capacity), shared_prompts=True).pack(
+      sampled_groups().rollout) for capacity in ((24, 60) if case == "dense" else (48,))]
+  assert all(np.count_nonzero(packing.shared) >= 4 for packing in packings)
+  check_same(case, sampled_groups(), packings)
 
 
 @pytest.mark.slow
@@ -246,23 +213,35 @@ def test_eight_devices_follow_one():
   assert_close(found, metrics)
 
 
-def _across_rows(lengths, width, bins):
-  """A wrong one: the rows of a bin are one segment, so they attend to each other."""
-  where = bins_ops.places(lengths, width, bins)
-  return where._replace(segments=jnp.minimum(where.segments, 1))
-
-
-def _one_place_on(lengths, width, bins):
-  """A wrong one: the statistics that come back are those of the next token."""
-  where = bins_ops.places(lengths, width, bins)
-  return where._replace(column=jnp.minimum(where.column + 1, bins.capacity - 1))
+# Wrong places of tokens, and whether rows share prompts.
+WRONG = {
+    "the rows of a bin attend to each other": (False, lambda where, bins: {
+        "segments": jnp.minimum(where.segments, 1)}),
+    "the statistics that come back are those of the next token": (False, lambda where, bins: {
+        "column": jnp.minimum(where.column + 1, bins.capacity - 1)}),
+    "responses do not see the prompt that they share": (True, lambda where, bins: {
+        "shared": jnp.full_like(where.shared, bins_ops.NOTHING)}),
+    "a response sees the responses before it": (True, lambda where, bins: {
+        "segments": jnp.minimum(where.segments, 1), "shared": None}),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrong", [_across_rows, _one_place_on])
-def test_wrong_ways_to_pack_are_rejected(wrong, monkeypatch):
-  batch = sampled()
-  assert moved_by(wrong, batch, packer(48)(batch.rollout.length), monkeypatch) > 1e-3
+@pytest.mark.parametrize("shared, wrong", WRONG.values(), ids=WRONG)
+def test_wrong_ways_to_pack_are_rejected(shared, wrong, monkeypatch):
+  batch = sampled_groups() if shared else sampled()
+  pack = dataclasses.replace(packer(120, 60) if shared else packer(48), shared_prompts=shared)
+  params, places = parameters(DENSE), bins_ops.places
+  (value, _), _ = grad_of(DENSE)(params, batch)
+
+  def wrong_places(lengths, width, bins):
+    where = places(lengths, width, bins)
+    return where._replace(**wrong(where, bins))
+
+  monkeypatch.setattr("jaxrl_llm.objective.row_stats.places", wrong_places)
+  run = jax.jit(functools.partial(gradients, loss=policy_loss, model=DENSE, cfg=StepConfig(LOSS)))
+  (other, _), _ = run(params, batch, packing=pack.pack(batch.rollout))
+  assert abs(float(other - value)) > 1e-3
 
 
 def test_positions_and_segments_begin_anew_with_each_row():
@@ -341,9 +320,7 @@ def test_a_row_longer_than_a_bin_is_refused():
 @pytest.mark.parametrize("prompts, batches, width",
                          [(16, 1, 8), (20, 1, 10), (21, 1, 7), (16, 2, 8), (16, 4, 4), (3, 1, 3)])
 def test_micro_batches_of_groups_are_of_equal_size(prompts, batches, width):
-  """A budget of ten bins makes two micro-batches of sixteen groups in any case: 10 and 6, of which
-  the second computes four empty bins, or 8 and 8.
-  """
+  """Of sixteen groups ten bins make 10 and 6, which computes four empty bins, or 8 and 8."""
   rollout = RolloutConfig(prompts=prompts, group_size=8, max_prompt_tokens=48, max_new_tokens=5)
   updates = UpdateConfig(optimizer_batches=batches, token_budget=1024, shared_prompts=True)
   planned = make_packer(updates, 96, rollout, parallel.make_mesh(MeshConfig(), jax.devices()[:1]))

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import smallest
 import tiny_batch
 
 from jaxrl_llm import parallel
-from jaxrl_llm.config import AdvantageConfig, LossConfig, MeshConfig, StepConfig, base_config
-from jaxrl_llm.config import from_dict as config_of
+from jaxrl_llm.config import AdvantageConfig, LossConfig, MeshConfig, StepConfig, from_dict
 from jaxrl_llm.objective import advantages
 from jaxrl_llm.registry import ADVANTAGES, COLUMNS
 from jaxrl_llm.training import train_step
@@ -37,9 +37,7 @@ def energies(rollout, model=tiny_batch.MODEL, **numbers):
 
 @functools.cache
 def by_hand():
-  """(log ratio, squared norm of the row's gradient, sum of its tokens' squared norms) of each row,
-  from the network's logits.
-  """
+  """(log ratio, squared norm of the row's gradient, sum of its tokens' squared norms) of rows."""
   rows, model = tiny_batch.rollout(), tiny_batch.MODEL
 
   def log_probs(params, i):
@@ -91,16 +89,13 @@ def test_order_and_devices_change_nothing():
 
 def learner_of(**updates):
   """The learner of a run with opob and one optimizer batch."""
-  config = base_config()
-  config.model.update(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1,
-                      head_dim=8, mlp_width=8)
-  config.task.update(num_terms=2, heldout_problems=8)
-  config.rollout.update(prompts=2, group_size=4, max_prompt_tokens=4, max_new_tokens=7, window=7)
-  config.advantage.name = "opob"
-  # Adam makes a full step of a gradient that is rounding.
-  config.optimizer.name, config.optimizer.learning_rate = "sgd", 1.0
-  config.updates.update(optimizer_batches=1, **updates)
-  return setup.build_learner(setup.resolve(config_of(config)), jax.devices()[:1])[2]
+  config = smallest.config(**{
+      "rollout.prompts": 2, "rollout.max_new_tokens": 7, "rollout.window": 7,
+      "advantage.name": "opob", "updates.optimizer_batches": 1,
+      # Adam makes a full step of a gradient that is rounding.
+      "optimizer.name": "sgd", "optimizer.learning_rate": 1.0})
+  config.updates.update(updates)
+  return setup.build_learner(setup.resolve(from_dict(config)), jax.devices()[:1])[2]
 
 
 def with_prompts(rollout):

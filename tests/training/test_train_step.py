@@ -1,6 +1,4 @@
-"""The loss does not depend on how it is computed: micro-batches, padding, row order, devices,
-skipped passes.
-"""
+"""The loss does not depend on micro-batches, padding, row order, devices and skipped passes."""
 
 import functools
 
@@ -29,9 +27,8 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.objective.loss import policy_loss, sft_loss
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.estimator_weights import with_estimator_weights
-from jaxrl_llm.training.micro_batches import join_rows, split_rows
 from jaxrl_llm.training.optimizers import make_optimizer
-from jaxrl_llm.training.score import Scores
+from jaxrl_llm.training.score import Scores, score
 from jaxrl_llm.training.train_step import (
   gradients,
   init_state,
@@ -39,14 +36,11 @@ from jaxrl_llm.training.train_step import (
   state_shardings,
   train_step,
 )
-from jaxrl_llm.types import Rollout, SupervisedBatch
+from jaxrl_llm.types import Rollout, Sampling, SupervisedBatch
 
-MODEL = Model(
-    ModelConfig(vocab_size=16, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
-                mlp_width=24))
+MODEL = Model(ModelConfig(vocab_size=16, width=16, num_layers=2, num_heads=4, num_kv_heads=2,
+                          head_dim=8, mlp_width=24))
 GROUP = 4
-
-
 TX = make_optimizer(OptimizerConfig(learning_rate=1e-3))
 
 
@@ -57,19 +51,17 @@ def recorded_batches(parts=1, seed=0, rows=16, length=11):
   params = jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(seed)))
   end = rng.integers(5, length + 1, rows)
   start = rng.integers(1, 4, rows)
-  mask = (np.arange(length) >= start[:, None]) & (np.arange(length) < end[:, None]) & (rng.random(
-      (rows, length)) < 0.8)
+  at = np.arange(length)
+  mask = (at >= start[:, None]) & (at < end[:, None]) & (rng.random((rows, length)) < 0.8)
   mask[3] = False
-  tokens = np.where(np.arange(length) < end[:, None], rng.integers(0, 16, (rows, length)), 0)
+  tokens = np.where(at < end[:, None], rng.integers(0, 16, mask.shape), 0)
   zeros = np.zeros(rows, np.int32)
-  rollout = Rollout(
-      tokens.astype(np.int32), mask, end.astype(np.int32), start.astype(np.int32),
-      np.where(mask, -2.5 + 0.3 * rng.standard_normal(
-          (rows, length)), 0).astype(np.float32), zeros > 0, zeros, 0 * tokens.astype(np.int32),
-      np.arange(rows, dtype=np.int32), (np.arange(rows) // GROUP).astype(np.int32))
-  rollout = jax.tree.map(jnp.asarray, rollout)
-  anchor = jnp.where(mask, rollout.behavior_log_probs + 0.05 * rng.standard_normal((rows, length)),
-                     0)
+  tokens, end, start = (x.astype(np.int32) for x in (tokens, end, start))
+  behavior = np.where(mask, -2.5 + 0.3 * rng.standard_normal(mask.shape), 0).astype(np.float32)
+  ids = np.arange(rows, dtype=np.int32)
+  rollout = jax.tree.map(jnp.asarray, Rollout(tokens, mask, end, start, behavior, zeros > 0, zeros,
+                                              0 * tokens, ids, ids // GROUP))
+  anchor = jnp.where(mask, rollout.behavior_log_probs + 0.05 * rng.standard_normal(mask.shape), 0)
   rewards = jnp.asarray(rng.integers(0, 2, rows), jnp.float32)
   keep = jnp.asarray(np.arange(rows) != 7)
   scores = Scores(anchor.astype(jnp.float32), (anchor + 0.1).astype(jnp.float32))
@@ -80,33 +72,20 @@ def recorded_batches(parts=1, seed=0, rows=16, length=11):
   return batches, params
 
 
+# Numbers under which the recorded batches have tokens on both sides of every bound.
+NUMBERS = {
+    "ctpo": {"log_low": 1.0, "log_high": 2.0, "log_dual": 2.0},
+    "m2po": {"tau": 0.15, "m2_scope": "all"},
+    "bapo": {"contribution": "live", "low_start": 0.3, "high_start": 1.05},
+    "clip_cov": {"share": 0.2, "cov_low": 0.0},
+    "kl_cov": {"share": 0.2},
+}
+
+
 def config(estimator="ctpo", micro_batches=1):
-  wide = {
-      "ctpo": {
-          "log_low": 1.0,
-          "log_high": 2.0,
-          "log_dual": 2.0
-      },
-      "m2po": {
-          "tau": 0.15,
-          "m2_scope": "all"
-      },
-      "bapo": {
-          "contribution": "live",
-          "low_start": 0.3,
-          "high_start": 1.05
-      },
-      "clip_cov": {
-          "share": 0.2,
-          "cov_low": 0.0
-      },
-      "kl_cov": {
-          "share": 0.2
-      }
-  }.get(estimator, {})
-  return StepConfig(
-      LossConfig(EstimatorConfig(estimator, **wide), KLConfig("k3", 0.1), EntropyConfig(0.01), 0.9),
-      micro_batches)
+  estimator = EstimatorConfig(estimator, **NUMBERS.get(estimator, {}))
+  return StepConfig(LossConfig(estimator, KLConfig("k3", 0.1), EntropyConfig(0.01), 0.9),
+                    micro_batches)
 
 
 @functools.cache
@@ -138,10 +117,7 @@ def prepared_step(cfg):
     (), {name: (name,) for name in ("m2po", "bapo", "clip_cov", "kl_cov", "tpo", "real")},
     slow=("clip_cov", "tpo")))
 def test_statistics_of_the_whole_batch_survive_micro_batches(name):
-  """m2po drops tokens by a threshold over the whole optimizer batch; each micro-batch's own would
-  drop others. So it is with the bounds of bapo, the tokens of clip_cov and kl_cov, and the groups
-  of tpo and real, which micro-batches split.
-  """
+  """Thresholds, bounds, chosen tokens and groups are not those of each micro-batch by itself."""
   (batch,), params = recorded_batches()
   state = init_state(params, TX)
   whole, metrics = prepared_step(config(name))(state, batch)
@@ -187,9 +163,7 @@ def test_row_order_and_padding_change_nothing():
 
 @pytest.mark.slow
 def test_weights_computed_per_micro_batch_are_rejected():
-  """The mistake that a weighting of the whole batch prevents: each micro-batch normalised by its
-  own tokens.
-  """
+  """Each micro-batch normalised by its own tokens."""
   (batch,), params = recorded_batches()
   (value, _), _ = grad_of(config())(params, batch)
   total = 0.0
@@ -211,12 +185,7 @@ def test_unkept_and_void_rows_count_for_nothing():
 
 @pytest.mark.slow
 def test_current_policy_as_anchor_needs_no_pass():
-  """With anchor None the loss and gradient equal those with the scored anchor of the same
-  parameters.
-  """
-  from jaxrl_llm.training.score import score
-  from jaxrl_llm.types import Sampling
-
+  """Without an anchor it is as with the anchor scored by the same parameters."""
   (batch,), params = recorded_batches()
   anchor = score(params, batch.rollout, Sampling(jnp.float32(0.9)), model=MODEL,
                  cfg=StepConfig()).log_probs
@@ -231,11 +200,6 @@ def test_optimizer_batches_hold_whole_groups_and_their_own_weights():
   for k, batch in enumerate(batches):
     np.testing.assert_array_equal(batch.rollout.group_id, np.repeat([k, k + 2], GROUP))
     np.testing.assert_allclose(jnp.sum(batch.loss_weights), 1.0, rtol=1e-5)
-
-
-def test_split_and_join_are_inverse():
-  x = jnp.arange(24).reshape(12, 2)
-  np.testing.assert_array_equal(join_rows(split_rows(x, 4)), x)
 
 
 def test_train_step_is_pure_and_counts():
@@ -255,12 +219,10 @@ def test_sft_loss_is_the_mean_negative_log_likelihood():
   weights = rollout.mask / jnp.sum(rollout.mask)
   value, metrics = sft_loss(params, SupervisedBatch(rollout.tokens, rollout.length, weights),
                             model=MODEL, cfg=None)
-  logits = jax.vmap(lambda t: MODEL.hidden(params, t[None],
-                                           jnp.arange(11)[None], jnp.ones(
-                                               (1, 11), jnp.int32))[0][0])(
-                                                   rollout.tokens) @ MODEL.head(params)
-  log_p = jnp.take_along_axis(jax.nn.log_softmax(logits)[:, :-1], rollout.tokens[:, 1:, None],
-                              -1)[..., 0]
+  positions = jnp.broadcast_to(jnp.arange(11), rollout.tokens.shape)
+  hidden, _ = MODEL.hidden(params, rollout.tokens, positions, jnp.ones_like(positions))
+  log_p = jax.nn.log_softmax(hidden @ MODEL.head(params))[:, :-1]
+  log_p = jnp.take_along_axis(log_p, rollout.tokens[:, 1:, None], -1)[..., 0]
   expected = -jnp.sum(jnp.where(rollout.mask[:, 1:], log_p, 0)) / jnp.sum(rollout.mask)
   np.testing.assert_allclose(value, expected, rtol=1e-5)
   np.testing.assert_allclose(metrics["loss/sft"].total / metrics["loss/sft"].count, expected,
@@ -269,9 +231,6 @@ def test_sft_loss_is_the_mean_negative_log_likelihood():
 
 @pytest.mark.slow
 def test_eight_devices_follow_one_device():
-  """Five recorded batches: first loss and gradient within 1e-5 of a single device's, later losses
-  within 1e-4.
-  """
   recorded = [recorded_batches(seed=s)[0][0] for s in range(5)]
   params = recorded_batches()[1]
   losses, norms, moved = {}, {}, {}

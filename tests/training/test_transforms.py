@@ -1,6 +1,4 @@
-"""Update transforms: what they do before and after an update, and what they carry from one to the
-next, also through a checkpoint.
-"""
+"""Update transforms: before and after an update, and what they carry, also in a checkpoint."""
 
 import dataclasses
 import functools
@@ -236,8 +234,6 @@ def test_what_is_refused():
     transforms.active(config("fadin"))
   with pytest.raises(ConfigError, match=r"transform\.power = 1: 'fading' does not read it"):
     transforms.active(config("fading", power=1))
-  with pytest.raises(ValueError, match="transform 'fading' is registered already"):
-    transforms.register("fading")(Fading)
 
 
 def tiny(name: str, **numbers):

@@ -40,11 +40,10 @@ def edit(directory, **changes):
   (directory / "config.json").write_text(json.dumps(kept))
 
 
-def test_null_is_absent(single, copy):
-  directory = copy(single)
-  config = json.loads((directory / "config.json").read_text()) | {"quantization_config": None}
-  (directory / "config.json").write_text(json.dumps(config))
-  assert read_config(directory) == read_config(single)
+def retensor(directory, change):
+  """Stores what `change` makes of the tensors."""
+  tensors = change(load_file(directory / "model.safetensors"))
+  save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 
 
 @pytest.mark.parametrize("wrapped", [
@@ -52,10 +51,9 @@ def test_null_is_absent(single, copy):
     "_fsdp_wrapped_module.{}"])
 def test_names_of_wrappers_are_read(single, copy, wrapped):
   directory = copy(single)
-  tensors = load_file(directory / "model.safetensors")
-  renamed = {wrapped.format(name).replace(".mlp.", "._checkpoint_wrapped_module.mlp."): tensor
-             for name, tensor in tensors.items()}
-  save_file(renamed, directory / "model.safetensors", metadata={"format": "pt"})
+  retensor(directory, lambda tensors: {
+      wrapped.format(name).replace(".mlp.", "._checkpoint_wrapped_module.mlp."): tensor
+      for name, tensor in tensors.items()})
   expected, found = (load_pretrained(path)[1] for path in (single, directory))
   jax.tree.map(np.testing.assert_array_equal, expected, found)
 
@@ -65,12 +63,6 @@ def test_names_as_they_are_would_be_refused(single, copy, monkeypatch):
   monkeypatch.setattr(safetensors_files, "WRAPPERS", re.compile("(?!)"))
   with pytest.raises(CheckpointError, match="module"):
     test_names_of_wrappers_are_read(single, copy, "module.{}")
-
-
-def retensor(directory, change):
-  tensors = load_file(directory / "model.safetensors")
-  change(tensors)
-  save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 
 
 def refused(directory, *parts, **more):
@@ -105,9 +97,14 @@ def test_configs(single, copy, changes, parts):
   refused(directory, "config.json", *parts)
 
 
-def test_sliding_window_that_no_layer_uses(single, copy):
+@pytest.mark.parametrize("changes", [
+    {"quantization_config": None},  # null is absent
+    {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2,  # of no layer
+     "layer_types": None}])
+def test_what_changes_nothing_is_read(single, copy, changes):
   directory = copy(single)
-  edit(directory, use_sliding_window=True, sliding_window=8, max_window_layers=2, layer_types=None)
+  config = json.loads((directory / "config.json").read_text())
+  (directory / "config.json").write_text(json.dumps(config | changes))
   assert read_config(directory) == read_config(single)
 
 
@@ -133,6 +130,7 @@ def test_everything_wrong_is_listed_at_once(single, copy):
     up = "model.layers.1.mlp.up_proj.weight"
     tensors[up] = tensors[up].astype(np.int8)
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.zeros(8, np.float32)  # harmless
+    return tensors
 
   retensor(directory, change)
   refused(
@@ -147,9 +145,8 @@ def test_tied_head_that_is_stored_too(copy, tmp_path):
   directory = hf.make("qwen3_tied", tmp_path / "tied").directory
 
   def store(scale):
-    tensors = load_file(directory / "model.safetensors")
-    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] * np.float32(scale)
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    retensor(directory, lambda tensors: tensors | {
+        "lm_head.weight": tensors["model.embed_tokens.weight"] * np.float32(scale)})
 
   store(1)
   assert load_pretrained(directory)[2].ignored == ("lm_head.weight",)

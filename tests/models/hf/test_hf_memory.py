@@ -13,17 +13,10 @@ from safetensors.numpy import save_file
 pytestmark = pytest.mark.nightly
 
 CONFIG = {
-    "model_type": "qwen3",
-    "architectures": ["Qwen3ForCausalLM"],
-    "vocab_size": 32000,
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "tie_word_embeddings": True
-}
+    "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 32000,
+    "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 30,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 64,
+    "tie_word_embeddings": True}
 
 MEASURE = r"""
 import ctypes, gc, os, sys
@@ -74,18 +67,12 @@ def shards(directory):
   shapes = {"model.embed_tokens.weight": (c["vocab_size"], width), "model.norm.weight": (width,)}
   for i in range(c["num_hidden_layers"]):
     layer = {
-        "input_layernorm": (width,),
-        "post_attention_layernorm": (width,),
-        "self_attn.q_proj": (q, width),
-        "self_attn.k_proj": (kv, width),
-        "self_attn.v_proj": (kv, width),
-        "self_attn.o_proj": (width, q),
-        "self_attn.q_norm": (64,),
-        "self_attn.k_norm": (64,),
-        "mlp.gate_proj": (inner, width),
-        "mlp.up_proj": (inner, width),
-        "mlp.down_proj": (width, inner)
-    }
+        "input_layernorm": (width,), "post_attention_layernorm": (width,),
+        "self_attn.q_proj": (q, width), "self_attn.k_proj": (kv, width),
+        "self_attn.v_proj": (kv, width), "self_attn.o_proj": (width, q),
+        "self_attn.q_norm": (64,), "self_attn.k_norm": (64,),
+        "mlp.gate_proj": (inner, width), "mlp.up_proj": (inner, width),
+        "mlp.down_proj": (width, inner)}
     shapes |= {f"model.layers.{i}.{name}.weight": shape for name, shape in layer.items()}
   noise = rng.standard_normal(32000 * 1024, dtype=np.float32).astype(ml_dtypes.bfloat16)
   weight_map = {}

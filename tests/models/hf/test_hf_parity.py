@@ -21,6 +21,8 @@ from jaxrl_llm.types import PromptBatch, Sampling
 
 ROWS, LENGTH, NEW = 4, 40, 64
 QUICK = {"qwen3_untied", "llama"}  # families
+# Slow: a network of each other architecture. Nightly: variants of their numbers.
+SLOW = {"qwen2_untied", "qwen3_moe", "mistral", "olmo2", "smollm3", "gemma3"}
 REPEATING = {"olmo2_tied"}  # its random weights choose the same few tokens
 
 
@@ -84,8 +86,9 @@ def test_logits(checkpoint):
       assert_equal_logits(forward(model)(moved), theirs)
 
 
-@pytest.mark.parametrize("checkpoint", quick_for(
-    {"qwen3_untied"}, [name for name in hf.FAMILIES if name not in REPEATING]), indirect=True)
+@pytest.mark.parametrize("checkpoint", quick_of(
+    {"qwen3_untied"}, {name: (name,) for name in hf.FAMILIES if name not in REPEATING},
+    SLOW | {"llama"}), indirect=True)
 def test_greedy_continuation(checkpoint):
   """Prompts of different lengths in one padded batch, through prefill, cache and decode loop."""
   model, params, _ = load_pretrained(checkpoint.directory)
@@ -104,7 +107,8 @@ def test_greedy_continuation(checkpoint):
   assert len(seen) > 8, "a continuation that repeats itself shows nothing"
 
 
-@pytest.mark.parametrize("checkpoint", quick_for(QUICK, hf.FAMILIES), indirect=True)
+@pytest.mark.parametrize("checkpoint", quick_of(
+    QUICK, {name: (name,) for name in hf.FAMILIES}, SLOW), indirect=True)
 def test_round_trip(checkpoint, mesh, tmp_path):
   """Read on a mesh with scanned layers, changed, written in shards, read on one device unrolled."""
   scan = is_uniform(read_config(checkpoint.directory))  # layers of two kinds cannot be stacked
@@ -146,8 +150,9 @@ def test_on_a_mesh(checkpoint, mesh):
   assert_equal_logits(forward(model)(params), hf.logits(checkpoint.network, inputs()))
 
 
-@pytest.mark.parametrize("name", quick_for((), ["qwen3_untied", "mistral", "olmo2", "smollm3",
-                                                "gemma3"]))
+@pytest.mark.parametrize("name", quick_of((), {
+    name: (name,) for name in ("qwen3_untied", "mistral", "olmo2", "smollm3", "gemma3")},
+    {"qwen3_untied", "gemma3"}))
 def test_rows_of_the_vocabulary_beyond_the_tokenizer_s(name, mesh, tmp_path, monkeypatch):
   """51 rows, which no axis of the mesh divides; the last three are no token's."""
   monkeypatch.setitem(hf.SHARED, "vocab_size", hf.VOCAB + 3)
@@ -160,11 +165,11 @@ def test_rows_of_the_vocabulary_beyond_the_tokenizer_s(name, mesh, tmp_path, mon
   np.testing.assert_array_equal(hf.logits(hf.reload(tmp_path / "out"), inputs()), theirs)
 
 
-@pytest.mark.parametrize("name, dtype", quick_of((), {
-    f"{name}-{dtype}": (name, dtype) for name, dtype in [
-        ("qwen2_tied", "float16"),
-        *((name, "bfloat16") for name in ("qwen2_tied", "mistral", "olmo2", "smollm3_untied",
-                                          "gemma3"))]}))
+@pytest.mark.parametrize("name, dtype", [
+    pytest.param("qwen2_tied", "float16", marks=pytest.mark.slow),
+    pytest.param("gemma3", "bfloat16", marks=pytest.mark.slow),
+    *(pytest.param(name, "bfloat16", marks=pytest.mark.nightly)
+      for name in ("qwen2_tied", "mistral", "olmo2", "smollm3_untied"))])
 def test_dtypes(name, dtype, tmp_path):
   """Of checkpoints in shards."""
   hf.make(name, tmp_path / "in", dtype=dtype, max_shard_size="10KB")

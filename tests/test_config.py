@@ -4,24 +4,22 @@ import copy
 import dataclasses
 import functools
 import json
-import os
-import subprocess
-import sys
 import typing
 from pathlib import Path
 
 import pytest
-from absl import flags
-from ml_collections import config_flags
+from command_configs import config_of
 
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import fields
 from jaxrl_llm.config import Config, ConfigError, convert, from_dict
 from jaxrl_llm.registry import Choice
 from jaxrl_llm.rollouts import environment, tools
+from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parent.parent
 NAME = "<name>"  # of a section whose name the user chooses
+TINY = f"--config={ROOT / 'tests/runs/tiny.py'}:grpo"
 OLD = json.loads((ROOT / "tests/runs/old_config.json").read_text())
 
 
@@ -162,17 +160,10 @@ def test_an_option_without_its_condition_is_refused(key, condition):
     config_lib.check(config_lib.fill(from_dict(nested(values))))
 
 
-def test_keys_are_unique():
-  keys = config_lib.keys()
-  assert len(set(keys)) == len(keys)
-  assert set(keys) == {key.full for key in walk()}
-
-
 # --- the listing of a run
 
 
 def listed(cfg) -> set[str]:
-  """Returns the keys that the listing of a config shows."""
   return {line.split(" = ")[0] for line in config_lib.describe(cfg).splitlines()
           if line and not line.startswith("#")}
 
@@ -190,7 +181,9 @@ def test_the_listing_shows_a_methods_keys_only_where_it_is_chosen():
 
 def test_the_listing_of_a_run_has_what_is_read_and_its_values():
   """`unread` is the other side of it: a key that is not listed is refused if it is set."""
-  assert listed(None) == {key.full for key in walk()}
+  keys = config_lib.keys()
+  assert listed(None) == set(keys) == {key.full for key in walk()}
+  assert len(set(keys)) == len(keys)
   cfg = from_dict({"rollout": {"slots": 4}, "updates": {"token_budget": 96}})
   lines = config_lib.describe(cfg)
   assert "rollout.slots = 4 " in lines and "rollout.chunk = " in lines
@@ -220,22 +213,11 @@ def test_sets_are_named_in_files_and_dicts():
   assert all(f"\nevaluation.sets.{NAME}.{key} = " in text for key in ("path", "prompt.style"))
 
 
-def from_flags(*arguments):
-  """Returns the Config of a command line."""
-  values = flags.FlagValues()
-  argv = ["x", "--config=tests/runs/tiny.py", *arguments]
-  holder = config_flags.DEFINE_config_file("config", None, lock_config=False, flag_values=values,
-                                           accept_new_attributes=True, sys_argv=argv)
-  values(argv)
-  return config_lib.check(config_lib.fill(from_dict(holder.value)))
-
-
-@pytest.mark.slow
 def test_sets_are_named_on_the_command_line():
-  cfg = from_flags("--config.evaluation.sets.aime.path=a.jsonl",
-                   "--config.evaluation.sets.aime.mapping=aime",
-                   "--config.evaluation.sets.math_500.prompt.style=completion",
-                   "--config.evaluation.sets.aime.samples=32")
+  cfg = config_of(TINY, "--config.evaluation.sets.aime.path=a.jsonl",
+                  "--config.evaluation.sets.aime.mapping=aime",
+                  "--config.evaluation.sets.math_500.prompt.style=completion",
+                  "--config.evaluation.sets.aime.samples=32")
   assert [(name, one.path, one.mapping, one.samples, one.prompt.style)
           for name, one in cfg.evaluation.sets] == [
               ("aime", "a.jsonl", "aime", 32, "task"),
@@ -252,7 +234,7 @@ def test_sets_are_named_on_the_command_line():
 ])
 def test_wrong_keys_and_values_of_a_set_are_refused(key, value, message):
   with pytest.raises(ConfigError, match=message):
-    from_flags(f"--config.evaluation.sets.{key}={value}")
+    config_of(TINY, f"--config.evaluation.sets.{key}={value}")
 
 
 def test_names_of_sets_and_their_keys_are_checked():
@@ -278,37 +260,17 @@ def gained(log_probs, anchor_log_probs, advantages, mask, cfg):
   loss = common.score_function_surrogate(cfg.gain, log_probs, advantages, mask)
   return common.output(loss, {})
 """
-# The command itself, which resolves the config and prints a number where it would train.
-COMMAND = """
-import runpy, sys
-from jaxrl_llm.wiring import setup
-from jaxrl_llm.runs import trainer
-trainer.run = lambda cfg, directory, observers: print("gain", setup.resolve(cfg).estimator.gain)
-runpy.run_path("experiments/main.py", run_name="__main__")
-"""
 
 
-@pytest.mark.slow
-def test_numbers_of_a_plugin_on_the_command_line(tmp_path):
+@pytest.mark.parametrize("places", [(0, 1, 2), (2, 0, 1)], ids=["plugin first", "plugin last"])
+def test_numbers_of_a_plugin_on_the_command_line(tmp_path, places):
   path = tmp_path / "gained.py"
   path.write_text(PLUGIN)
-  plugin, gain = f"--config.plugins={path}", "--config.estimator.gain=3"
-  lines = {"plugin first": [plugin, gain], "plugin last": [gain, plugin],
-           "unknown number": [plugin, "--config.estimator.gian=3"]}
-  begin = functools.partial(subprocess.Popen, cwd=ROOT, text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, env={**os.environ, "JAX_PLATFORMS": "cpu"})
-  first = [sys.executable, "-c", COMMAND, "--config=tests/runs/tiny.py:grpo",
-           f"--workdir={tmp_path}", "--config.estimator.name=gained"]
-  processes = {name: begin([*first, *flags]) for name, flags in lines.items()}
-  done = {name: (*process.communicate(timeout=300), process.returncode)
-          for name, process in processes.items()}
-  for name in ("plugin first", "plugin last"):
-    out, err, code = done[name]
-    assert code == 0 and out.strip() == "gain 3.0", err
-  _, err, code = done["unknown number"]
-  (refusal,) = [line for line in err.splitlines() if line.startswith("error:")]
-  assert code == 1 and "Traceback" not in err and err.strip().endswith(refusal)
-  assert "estimator.gian" in refusal and "estimator.gain" in refusal
+  arguments = [f"--config.plugins={path}", "--config.estimator.name=gained"]
+  cfg = config_of(TINY, *([*arguments, "--config.estimator.gain=3"][place] for place in places))
+  assert setup.resolve(cfg).estimator.gain == 3.0
+  with pytest.raises(ConfigError, match=r"estimator\.gian.* estimator\.gain"):
+    config_of(TINY, *arguments, "--config.estimator.gian=3")
 
 
 # --- config.json of the version before methods owned their numbers
@@ -318,9 +280,8 @@ def test_an_old_file_is_read():
   critic, otb = config_lib.from_saved(OLD["critic"]), config_lib.from_saved(OLD["otb"])
   assert critic.has_critic and not otb.has_critic
   assert dict(critic.advantage.given) == {"gamma": 1.0, "lam": 1.0, "whiten": True}
-  assert set(dict(otb.advantage.given)) == {
-      "weight", "granularity", "importance", "zero_tail", "leave_one_out"
-  }
+  assert set(dict(otb.advantage.given)) == {"weight", "granularity", "importance", "zero_tail",
+                                            "leave_one_out"}
   assert dict(critic.estimator.given) == {"clip_low": 0.2, "clip_high": 0.2, "dual_clip": None}
   assert dict(critic.task.given) == {"num_terms": 2, "worked_share": 0.0}
   assert critic.rollout.prompts == 16 and critic.optimizer.learning_rate == 0.01

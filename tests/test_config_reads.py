@@ -30,6 +30,7 @@ from jaxrl_llm.runs import trainer
 from jaxrl_llm.tasks import make_task
 from jaxrl_llm.tasks.demonstrations import demonstrating
 from jaxrl_llm.tasks.prompts import make_prompter
+from jaxrl_llm.tasks.tokenizer import byte_tokenizer
 from jaxrl_llm.training.optimizers import make_optimizer
 from jaxrl_llm.training.train_step import init_state, train_step
 from jaxrl_llm.types import AdvantageInputs, Rollout, TokenStats, TrainBatch
@@ -127,7 +128,6 @@ def call_term(name, array, mask):
 
 
 def call_transforms():
-  """Traces an update with the transforms of the package."""
   batch = tiny_batch.make()
   batch = batch.replace(columns={"recomputed_log_probs": batch.anchor_log_probs})
   tx = make_optimizer(config_lib.OptimizerConfig())
@@ -149,22 +149,6 @@ def call_models():
     params = jax.eval_shape(model.init, jax.random.key(0))
     row = jax.ShapeDtypeStruct((1, 4), np.int32)
     jax.eval_shape(model.hidden, params, row, row, row)
-
-
-class Chat:
-  """A tokenizer with a chat template."""
-
-  chat_template = "template"
-  bos_token_id = None
-
-  def get_chat_template(self):
-    return self.chat_template
-
-  def apply_chat_template(self, messages, **_):
-    return [len(messages)]
-
-  def encode(self, text, **_):
-    return [0] * len(text)
 
 
 def call_tasks(folder, monkeypatch):
@@ -190,12 +174,11 @@ def call_tasks(folder, monkeypatch):
       made.rewards(problems, [problem.answer for problem in problems])
     if values["name"] == "recurrence":
       made.demonstration(problems[0])
-  prompt = config_lib.PromptConfig
-  make_prompter(prompt("chat", system="s", suffix="x"), Chat())("p")
-  make_prompter(prompt("completion"), Chat())("p")
-  of_set = config_lib.SetPromptConfig
-  make_prompter(of_set("chat", system="s", suffix="x"), Chat())("p")
-  make_prompter(of_set("completion"), Chat())("p")
+  chatting = byte_tokenizer()
+  chatting.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+  for prompt in (config_lib.PromptConfig, config_lib.SetPromptConfig):
+    make_prompter(prompt("chat", system="s", suffix="x"), chatting)("p")
+    make_prompter(prompt("completion"), chatting)("p")
 
 
 def call_demonstrations(folder):
@@ -213,7 +196,6 @@ def call_demonstrations(folder):
 
 
 def call_tools():
-  """Starts the sandbox."""
   tool = registry.TOOLS.filled(config_lib.ToolConfig("python"))
   with mock.patch.object(PythonSandbox, "_try_one"):  # a busy machine may be late with a program
     make_tool("python", registry.TOOLS.numbers(tool)).close()
@@ -239,7 +221,6 @@ def build():
 
 
 def merged(model, cfg, key):
-  """Splits and merges parameters, as a run with adapters does."""
   return trainable.merge(*trainable.split(model.init(key), cfg, key), cfg)
 
 
@@ -292,8 +273,6 @@ def test_reading_to_convert_or_to_check_is_not_a_use():
 
 @dataclasses.dataclass(frozen=True)
 class Longer(config_lib.RolloutConfig):
-  """A section with a key that nothing reads."""
-
   unused: int = option(0, "nothing")
 
 

@@ -24,7 +24,6 @@ KINDS = {"advantage", "environment", "estimator", "judge", "mapping", "mtp", "re
 
 
 def command(page: str) -> list[str]:
-  """Returns the arguments of the page's command."""
   shown = re.search(r"  python (.*?)\n\n", (FOLDER / f"{page}.py").read_text() + "\n\n", re.DOTALL)
   return shlex.split(shown[1].replace("\\\n", " ").split('"""')[0])
 
@@ -157,7 +156,7 @@ def test_a_late_judge_leaves_its_row_out_and_no_other(tmp_path):
   assert kept["components"]["judge"] == pytest.approx(len(kept["completion"]) / 100)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_tool_answers_in_the_row(tmp_path):
   metrics, rows = run("tool", tmp_path)
   assert metrics[-1]["tool/calls"] > 0 and metrics[-1]["tool/tokens"] > 0
@@ -169,7 +168,7 @@ def test_the_tool_answers_in_the_row(tmp_path):
     assert TOKENIZER.decode(shown[row["prompt_length"]:]) == f"{base**2};"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_environment_knows_each_row_s_problem(tmp_path):
   _, rows = run("environment", tmp_path)
   judged = 0

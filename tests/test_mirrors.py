@@ -68,7 +68,6 @@ COVERED = {
 
 
 def imported(source: str) -> set[str]:
-  """Dotted names of what a file imports, of modules and of names in them."""
   names = set()
   for node in ast.walk(ast.parse(source)):
     if isinstance(node, ast.ImportFrom) and node.module:

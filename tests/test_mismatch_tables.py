@@ -1,24 +1,23 @@
 """experiments/mismatch: its README shows the tables of results.json; its script reads runs."""
 
 import dataclasses
-import importlib.util
 import json
 from pathlib import Path
 
+import jax
+import pytest
+from experiment_files import load
+
 from experiments.tables_lib.page_parts import markers
+from jaxrl_llm.config import Config, ConfigError, from_dict, to_dict
+from jaxrl_llm.wiring import setup
 
 HERE = Path(__file__).parent.parent / "experiments" / "mismatch"
-
-
-def script():
-  spec = importlib.util.spec_from_file_location("mismatch_run", HERE / "run.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
+run = load(HERE / "run.py")
 
 
 def test_readme_shows_the_recorded_results():
-  run, results = script(), json.loads((HERE / "results.json").read_text())
+  results = json.loads((HERE / "results.json").read_text())
   readme = (HERE / "README.md").read_text()
   assert results.keys() == {"1", "2"}
   for temperature, result in results.items():
@@ -31,31 +30,17 @@ def test_readme_shows_the_recorded_results():
 
 
 def test_every_numerics_is_a_config_that_resolves():
-  from jaxrl_llm.config import Config
-  from jaxrl_llm.wiring import setup
-
-  run = script()
   default = setup.resolve(Config())
   found = [setup.resolve(run.with_numerics(default, options)).rollout
            for options in run.NUMERICS.values()]
   assert [(r.dtype, r.cache_dtype, r.quantization) for r in found] == [
-      ("float32", "float32", "none"),
-      ("bfloat16", "bfloat16", "none"),
-      ("float32", "bfloat16", "none"),
-      ("float32", "float32", "int8"),
-      ("bfloat16", "bfloat16", "int8"),
-  ]
+      ("float32", "float32", "none"), ("bfloat16", "bfloat16", "none"),
+      ("float32", "bfloat16", "none"), ("float32", "float32", "int8"),
+      ("bfloat16", "bfloat16", "int8")]
 
 
 def test_a_run_with_rollout_devices_can_be_measured(tmp_path, monkeypatch):
   """The run's mesh has all devices that trained, which are only a part of the devices."""
-  import jax
-  import pytest
-
-  from jaxrl_llm.config import ConfigError, from_dict, to_dict
-  from jaxrl_llm.wiring import setup
-
-  run = script()
   sections = dict(
       model=dict(vocab_size=17, width=8, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=8,
                  mlp_width=8),

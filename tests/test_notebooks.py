@@ -13,15 +13,14 @@ import nbclient
 import nbformat
 import programs
 import pytest
-from absl import flags
+from command_configs import config_of
 from experiment_files import load
 from IPython.core.inputtransformer2 import TransformerManager
-from ml_collections import config_flags
 from traitlets.config import Config
 
 from experiments.smollm2 import mismatch
 from experiments.tables_lib import checkout, published
-from jaxrl_llm.config import ConfigError, from_dict
+from jaxrl_llm.config import ConfigError
 from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parent.parent
@@ -29,8 +28,6 @@ NOTEBOOKS = ("quickstart", "reproduce_tables")
 OURS = ("jaxrl_llm", "configs", "experiments")  # where a notebook's imports and calls may lead
 MOST_LINES = 5  # of code in a cell, and in a function, beyond calls into the package
 SECONDS = 600  # of one cell
-
-
 tables = load(ROOT / "experiments" / "tables.py")
 
 
@@ -45,7 +42,6 @@ def code(book: nbformat.NotebookNode) -> list[str]:
 
 
 def packages(node: ast.stmt) -> list[str]:
-  """Returns the packages that an import statement names."""
   if isinstance(node, ast.ImportFrom):
     return [node.module.split(".")[0]]
   return [alias.name.split(".")[0] for alias in node.names]
@@ -143,10 +139,6 @@ def test_a_table_has_its_numbers_and_commands(table):
   for command in table.commands(Path("out")):
     assert (ROOT / command[1]).exists() or not table.exists
     assert not re.search(r"[{}]", " ".join(command[1:]))
-
-
-@pytest.mark.parametrize("table", tables.TABLES.values(), ids=tables.TABLES)
-def test_what_a_short_version_is_compared_with_is_committed(table):
   assert all(number.place.read(table.path / table.page) >= 0 for number in table.numbers)
   if table.runs:
     names = {json.loads(line)["name"].rpartition("_seed")[0]
@@ -229,23 +221,8 @@ async def execute(folder: Path, *books: nbformat.NotebookNode) -> None:
 
 
 def printed(book: nbformat.NotebookNode) -> list[str]:
-  """Returns the text that each code cell printed."""
   return ["".join(out.get("text", "") + out.get("data", {}).get("text/markdown", "")
                   for out in cell.outputs) for cell in book.cells if cell.cell_type == "code"]
-
-
-def runs(command: list[str]) -> bool:
-  return command[1] == "experiments/main.py"
-
-
-def resolved(command: list[str]):
-  """The config that experiments/main.py makes of a command's flags."""
-  argv = ["main.py", *(flag for flag in command[2:] if flag.startswith("--config"))]
-  values = flags.FlagValues()
-  holder = config_flags.DEFINE_config_file("config", None, lock_config=False, flag_values=values,
-                                           accept_new_attributes=True, sys_argv=argv)
-  values(argv)
-  return setup.resolve(from_dict(holder.value))
 
 
 @pytest.mark.parametrize("name", tables.TABLES)
@@ -253,10 +230,13 @@ def test_the_runs_of_a_table_have_configs(name, monkeypatch):
   monkeypatch.chdir(ROOT)
   if tables.TABLES[name].missing():
     pytest.skip(f"needs {tables.TABLES[name].install}")
-  for command in filter(runs, tables.TABLES[name].commands(Path("out"))):
-    assert resolved(command).iterations > 0
+  for command in tables.TABLES[name].commands(Path("out")):
+    if command[1] != "experiments/main.py":
+      continue
+    arguments = [flag for flag in command[2:] if flag.startswith("--config")]
+    assert setup.resolve(config_of(*arguments)).iterations > 0
     with pytest.raises(ConfigError):
-      resolved([*command, "--config.rollout.promts=1"])
+      config_of(*arguments, "--config.rollout.promts=1")
 
 
 def with_live(book: nbformat.NotebookNode, names: tuple[str, ...]) -> nbformat.NotebookNode:

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from experiment_files import load
 
 from experiments.tables_lib.page_parts import Place, markers, split, tables
 from jaxrl_llm.config import ConfigError, EstimatorConfig, load_plugins
@@ -19,6 +20,8 @@ from jaxrl_llm.runs import iteration
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+matrix = load(ROOT / "experiments" / "matrix.py")
+ratio_rows = matrix.ratio_rows
 
 
 def test_length_and_links():
@@ -27,17 +30,12 @@ def test_length_and_links():
     assert (ROOT / target).exists(), target
 
 
-def test_the_number_of_losses_is_the_registry_s():
+def test_losses_are_as_many_and_as_long_as_the_readme_says():
+  functions = [estimators.spec(name).function for name in estimators.names()]
+  core = [one for one in functions if one.__module__.startswith("jaxrl_llm.")]
   named, more = re.search(r"JAX: (.*?) and (\d+) more", README).groups()
-  core = [name for name in estimators.names()
-          if estimators.spec(name).function.__module__.startswith("jaxrl_llm.")]
   assert len(named.split(", ")) + int(more) == len(core)
-
-
-def test_a_loss_has_as_many_lines_as_the_readme_says():
-  lines = [len(inspect.getsource(estimators.spec(name).function).splitlines())
-           for name in estimators.names()
-           if estimators.spec(name).function.__module__.startswith("jaxrl_llm.")]
+  lines = [len(inspect.getsource(one).splitlines()) for one in core]
   assert f"each about {round(np.median(lines), -1):.0f} lines" in README
 
 
@@ -115,10 +113,7 @@ def test_the_speed_is_the_range_over_machines():
   assert len(speeds) > 3 and stated in README and stated in page
 
 
-def test_the_list_of_tables_is_written_from_their_results(tmp_path, monkeypatch):
-  monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-  import matrix
-
+def test_the_list_of_tables_is_written_from_their_results():
   begin, end = markers("experiments/matrix.py")
   for page, text in matrix.PARTS.items():
     assert page.read_text().split(begin)[1].split(end)[0].strip() == text().strip(), page
@@ -155,9 +150,6 @@ def test_the_caption_says_what_the_arena_decides():
 
 def test_the_answer_follows_the_pages(tmp_path, monkeypatch):
   """Another number on the arena's page is another sentence and another row of README."""
-  monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-  import ratio_rows
-
   before = ratio_rows.answer()
   page = ratio_rows.ARENA.read_text()
   part = split(page, "page.py forest", "")[1]
@@ -172,11 +164,8 @@ def test_the_answer_follows_the_pages(tmp_path, monkeypatch):
   assert "+0.7" not in before
 
 
-def test_a_sentence_whose_words_are_not_true_is_refused(monkeypatch):
+def test_a_sentence_whose_words_are_not_true_is_refused():
   """Each number with its sign turned makes a sentence of README false, and is refused."""
-  monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-  import ratio_rows
-
   for sentence in ratio_rows.SENTENCES:
     values = [place.read(sentence.page) for place in sentence.places]
     assert sentence.holds(*values) and not sentence.holds(*(-value for value in values)), sentence

@@ -1,26 +1,18 @@
 """experiments/staleness/shuffled.py: the controls are their methods on rows in another order."""
 
-import importlib.util
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from experiment_files import load
 
 from jaxrl_llm.config import EstimatorConfig
 from jaxrl_llm.objective.estimators import get_estimator
 
 PLUGIN = Path(__file__).parent.parent / "experiments" / "staleness" / "shuffled.py"
 SHAPE = (3, 8)
-
-
-@pytest.fixture
-def plugin():
-  spec = importlib.util.spec_from_file_location("jaxrl_llm_plugin_shuffled", PLUGIN)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
 
 
 def inputs():
@@ -36,7 +28,8 @@ def loss(name, *arrays):
 
 
 @pytest.mark.parametrize("name", ["minpro", "ctpo"])
-def test_a_control_is_the_method_on_rows_in_another_order(plugin, name):
+def test_a_control_is_the_method_on_rows_in_another_order(name):
+  plugin = load(PLUGIN)
   arrays = inputs()
   mask = np.asarray(arrays[3])
   expected = np.zeros(SHAPE)

@@ -1,41 +1,28 @@
 """experiments/*/sweep.py: every run's flags make a config; pages say what the results say."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 
 import pytest
-from absl import flags
-from ml_collections import config_flags
-from suites import quick_for
+from command_configs import config_of
+from suites import quick_for, quick_of
 
 from experiments.tables_lib import sweep_results, sweeps
-from jaxrl_llm.config import from_dict
 from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parent.parent
-
-
 PATHS = [*ROOT.glob("experiments/*/sweep.py"), *ROOT.glob("experiments/smollm2/*/sweep.py")]
 SWEEPS = {path.parent.name: found for path in sorted(PATHS)
           if (found := sweeps.load(path)) is not None}
-
-
 QUICK = {"staleness"}
 
 
 def resolved(cell: sweeps.Cell):
-  """The config that experiments/main.py makes of the flags."""
-  values, argv = flags.FlagValues(), ["main.py", *cell.flags]
-  holder = config_flags.DEFINE_config_file("config", None, lock_config=False, flag_values=values,
-                                           accept_new_attributes=True, sys_argv=argv)
-  values(argv)
-  if holder.value.pretrained.startswith("runs/"):  # of a user's machine; its shape is not asked for
-    holder.value.pretrained = ""
-  return setup.resolve(from_dict(holder.value))
-
-
-def test_there_are_tables():
-  assert "staleness" in SWEEPS
+  cfg = config_of(*cell.flags)
+  if cfg.pretrained.startswith("runs/"):  # of a user's machine; its shape is not asked for
+    cfg = dataclasses.replace(cfg, pretrained="")
+  return setup.resolve(cfg)
 
 
 @pytest.mark.parametrize("name", quick_for(QUICK, SWEEPS))
@@ -78,7 +65,8 @@ def test_the_page_is_rendered_from_the_committed_results(name, tmp_path):
     assert Path(page).read_text() != (sweep.folder / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", quick_for(QUICK, SWEEPS))
+@pytest.mark.parametrize("name", quick_of(
+    QUICK, {name: (name,) for name in SWEEPS}, slow={"tools"}))
 def test_a_run_that_ended_early_takes_no_table_away(name, tmp_path):
   sweep = SWEEPS[name]
   results = sweeps.read_results(sweep)

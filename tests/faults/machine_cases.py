@@ -13,7 +13,6 @@ def processes(*flags: str, texts: tuple[str, ...] = (), **fields) -> Case:
 
 
 def variables(*texts: str, **environment: str) -> Case:
-  """Returns a case of a run under these variables."""
   return Case((f"--config={SMALL}", "--workdir={here}/new"), texts, environment=environment)
 
 

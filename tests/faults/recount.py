@@ -70,7 +70,6 @@ def main() -> None:
 
 
 def print_table(verdicts: dict[str, collections.Counter]) -> None:
-  """Prints the number of cases by kind and verdict."""
   names = sorted({name for counter in verdicts.values() for name in counter})
   print("| kind | cases |", " | ".join(names), "|")
   print("|---" + "|--:" * (len(names) + 1) + "|")

@@ -5,6 +5,7 @@ import json
 import socket
 
 from campaign import main
+from machine_cases import free
 from servers import Handler, case, changed
 
 
@@ -22,13 +23,6 @@ class Nameless(Handler):
 
   def get(self):
     self.answer((404, b"<html>not here</html>"))
-
-
-class Refusing(Handler):
-  """Wants a key."""
-
-  def post(self):
-    self.answer((401, b'{"error": "no key"}'))
 
 
 class Numbered(Handler):
@@ -55,30 +49,9 @@ def deaf(here):
     yield {"port": str(server.getsockname()[1])}
 
 
-@contextlib.contextmanager
-def closed(here):
-  """A port at which nobody listens."""
-  with socket.socket() as place:
-    place.bind(("127.0.0.1", 0))
-    port = place.getsockname()[1]
-  yield {"port": str(port)}
-
-
 UNUSABLE = "answers for one row were unusable"
 SHORT = {"server.patience": "0", "server.timeout": "1"}
 AT_PORT = {"server.url": "http://127.0.0.1:{port}", "server.folder": "{here}/w", **SHORT}
-
-
-def flood(body):
-  def send(handler):
-    handler.send_response(200)
-    handler.send_header("Transfer-Encoding", "chunked")
-    handler.end_headers()
-    piece = b"1," * (1 << 19)
-    while True:
-      handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-
-  return send
 
 
 def cut(body):
@@ -104,17 +77,16 @@ def gzip_lie(body):
 
 
 CASES = {
-    "nobody listens": main(AT_PORT, "server.url", "did not answer", context=closed),
+    "nobody listens": main(AT_PORT, "server.url", "did not answer", context=free),
     "nobody answers": main(AT_PORT, "server.url", "did not answer", context=deaf),
     "address without a scheme": main(AT_PORT | {"server.url": "localhost:8000"},
                                      "server.url = 'localhost:8000'"),
-    "address with a user": main(AT_PORT | {"server.url": "http://a:b@:80"}, "server.url"),
     "no folder for weights": main({"server.url": "http://h:1"}, "server.folder"),
     "folder that is a file": main(
-        AT_PORT | {"server.folder": "{here}/file"}, "file", files={"file": "x"}, context=closed),
+        AT_PORT | {"server.folder": "{here}/file"}, "file", files={"file": "x"}, context=free),
     "folder without a server": main({"server.folder": "{here}/w"}, "server.folder"),
     "endless patience": main(AT_PORT | {"server.patience": "1e300"}, "server.patience",
-                             context=closed),
+                             context=free),
     "server and devices for rollouts": main(AT_PORT | {"mesh.rollout": "1"}, "mesh.rollout"),
     "server and slots": main(AT_PORT | {"rollout.slots": "4"}, "rollout.slots"),
     "server and turns": main(AT_PORT | {"server.url": "http://h:1"}, "rollout.slots", kind="turns"),
@@ -124,14 +96,12 @@ CASES = {
                                       environment={"JAXRL_LLM_SERVER_KEY": "schlüssel \u4e2d"}),
     "version that never changes": case(changed(), "weights", handler=Forgetful),
     "no such path": case(changed(), "404", handler=Nameless),
-    "wants a key": case(changed(), "401", handler=Refusing),
     "version of a number": case(changed(), "weights", handler=Numbered),
     "sends around": case(changed(), "TooManyRedirects", handler=Around, values=SHORT),
     "busy for ever": case(lambda body: (503, b"busy"), "did not answer", values=SHORT),
     "model that is not served": case(lambda body: (404, b'{"message": "no model"}'), "404"),
     "cut off": case(cut, "did not answer", values=SHORT),
     "packed in name only": case(gzip_lie, "did not answer", values=SHORT),
-    "flood": case(flood, "64 MiB", values={"server.timeout": "100"}),
     "huge number": case(lambda body: json.dumps({"choices": 1}).encode() + b" " * 10**6, UNUSABLE,
                         "choices"),
 }

@@ -6,18 +6,14 @@ from campaign import SMALL, Case, main
 
 WARM = {"warm_start.steps": "2"}
 LORA = {"parameters.train": "lora"}
-HUGE = str(10**400)
 
 KEYS = {
     "float in words": main({"optimizer.learning_rate": "1e-3x"}, "optimizer.learning_rate",
                            "1e-3x"),
-    "number of 400 digits": main({"rollout.prompts": HUGE}, "rollout.prompts"),
     "exponent of 400": main({"optimizer.learning_rate": "1e400"}, "optimizer.learning_rate"),
     "5,000 digits": main({"seed": "1" * 5000}, "seed"),
-    "truth for an integer": main({"rollout.prompts": "True"}, "rollout.prompts"),
     "code for a number": main({"seed": "__import__('os').getpid()"}, "seed"),
     "profile beyond the run": main({"profile": "(99,)"}, "profile", "99"),
-    "null byte in a name": main({"estimator.name": "a\\0b"}, "estimator.name"),
     "lone surrogate": main({"estimator.name": "\udcff"}, "estimator.name"),
     "name of 10,000 letters": main({"estimator.name": "x" * 10_000}, "estimator.name"),
     "value for a section": main({"rollout": "5"}, "config.rollout=5"),
@@ -38,7 +34,6 @@ KEYS = {
     "writer that is not installed": main({"writer.name": "wandb"}, "writer.name", "wandb"),
     "term of no name": main({"term.name": "kl,,"}, "term.name"),
     "set without a path": main({"evaluation.sets.a.samples": "2"}, "evaluation.sets.a.path"),
-    "set that is a value": main({"evaluation.sets.a": "x.jsonl"}, "evaluation.sets.a"),
     "teachers of one name": main({"teacher.pretrained": "a={here}/x,a={here}/y"},
                                  "teacher.pretrained"),
     "stop string without slots": main({"rollout.stop_strings": "('x',)"}, "rollout.stop_strings"),
@@ -46,7 +41,6 @@ KEYS = {
     "optimizer that is a module": main({"optimizer.name": "contrib"}, "optimizer.name"),
     "warm start of a file that is not there": main(
         WARM | {"warm_start.path": "{here}/none.jsonl"}, "warm_start.path", "none.jsonl"),
-    "unknown tool": main({"tool.name": "pythn"}, "tool.name = 'pythn'", kind="turns"),
     "template of code": main({"task.prompt.style": "completion",
                               "task.prompt.template": "{problem.__class__}"},
                              "task.prompt.template"),
@@ -54,16 +48,11 @@ KEYS = {
                                         "task.prompt.examples"),
 }
 SIZES = {
-    "group": main({"rollout.group_size": "10000000000"}, "rollout.group_size", "out of range"),
     "prompt": main({"rollout.max_prompt_tokens": "10000000000"}, "out of memory"),
     "problems": main({"task.name": "tool_arithmetic", "task.heldout_problems": "1000000000000"},
                      "task.heldout_problems"),
-    "vocabulary": main({"model.vocab_size": "100000000000"}, "model.vocab_size", "iB"),
     "experts": main({"model.num_experts": "1000000000", "model.expert_width": "64"},
                     "model.num_experts"),
-    "devices": main({"mesh.data": "1000000000"}, "mesh.data = 1000000000"),
-    "samples of a set": main({"evaluation.sets.a.path": "{here}/a.jsonl",
-                              "evaluation.sets.a.samples": "100000"}, "evaluation.sets.a.samples"),
     "layers of small width": main(
         {"model.num_layers": "20000000", "model.width": "2", "model.head_dim": "2",
          "model.mlp_width": "1"}, "model.num_layers"),

@@ -9,11 +9,10 @@ import recount
 
 # Kinds whose commands end at their first check, which others test without a process, too.
 NIGHTLY = ("keys", "config files", "data", "pretrained", "commands")
-EACH = 3  # of the other kinds, one case of so many is in the slow suite
+EACH = 4  # of the other kinds, one case of so many is in the slow suite
 
 
 def marked():
-  """Yields each case with the mark of its suite."""
   for kind, table in recount.KINDS.items():
     for index, (name, case) in enumerate(table.items()):
       slow = kind.startswith("reported") or (kind not in NIGHTLY and index % EACH == 0)

@@ -40,22 +40,25 @@ def test_a_wrong_end_is_named(ended, verdict):
   assert campaign.verdict(ended, ["rollout.prompts"]) == verdict
 
 
+def ended_command(folder, monkeypatch, source: str, *flags: str, **fields) -> Ended:
+  """How a command of its own ends in place of main.py, through the driver."""
+  (folder / "experiments").mkdir()
+  (folder / "experiments" / "mine.py").write_text(source + "\n")
+  monkeypatch.setattr(campaign, "ROOT", folder)
+  return campaign.execute(Case(flags, script="mine", **fields), folder, {})
+
 
 @pytest.mark.parametrize("script, verdict", [
     ("raise ValueError('why')", "traceback"), ("print('done')", "silent"),
     ("import time; time.sleep(600)", "hang"), ("import os; os.kill(os.getpid(), 9)", "status -9"),
     ("import sys; sys.exit('error: x. Fix: y.')", campaign.CLEAN)])
 def test_a_command_that_ends_wrongly_is_reported(tmp_path, monkeypatch, script, verdict):
-  """Through the driver: a command of its own in place of main.py."""
-  (tmp_path / "experiments").mkdir()
-  (tmp_path / "experiments" / "mine.py").write_text(script + "\n")
-  monkeypatch.setattr(campaign, "ROOT", tmp_path)
   limit = 2.0 if verdict == "hang" else campaign.LIMIT
-  ended = campaign.execute(Case((), ("x",), script="mine", limit=limit), tmp_path, {})
+  ended = ended_command(tmp_path, monkeypatch, script, limit=limit)
   assert campaign.verdict(ended, ("x",)) == verdict, ended
 
 
-def test_a_good_run_would_be_reported(tmp_path, monkeypatch):
+def test_a_good_run_would_be_reported(tmp_path):
   """A case whose input is not bad at all is no case: its command ends with 0."""
   case = main({"iterations": "0"}, "iterations")
   ended = campaign.execute(case, tmp_path, {})
@@ -63,8 +66,6 @@ def test_a_good_run_would_be_reported(tmp_path, monkeypatch):
 
 
 def test_places_in_arguments_are_filled_and_braces_stay(tmp_path, monkeypatch):
-  (tmp_path / "experiments").mkdir()
-  (tmp_path / "experiments" / "mine.py").write_text("import sys\nprint(sys.argv[1:])\n")
-  monkeypatch.setattr(campaign, "ROOT", tmp_path)
-  ended = campaign.execute(Case(("{here}/x", "{problem}"), script="mine"), tmp_path, {})
+  ended = ended_command(tmp_path, monkeypatch, "import sys\nprint(sys.argv[1:])", "{here}/x",
+                        "{problem}")
   assert ended.output == f"{[f'{tmp_path}/x', '{problem}']}\n"

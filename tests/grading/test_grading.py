@@ -118,17 +118,12 @@ def test_every_kind_reads_the_normalised_text():
   assert not judge("exact", "cafe", "caf\u00e9").correct
 
 
-@pytest.mark.parametrize("completion, option", [
+@pytest.mark.parametrize("completion, option", [  # answer_forms.jsonl has more
     (r"\boxed{B}", "B"),
-    (r"\boxed{\text{(C)}}", "C"),
     (r"\boxed{d}", "D"),
-    (r"\boxed{B. 42}", "B"),
-    ("The answer is B", "B"),
     ("the answer is (J).", "J"),
-    ("Answer: **C**", "C"),
     ("not (A) but (B)", "B"),
     ("so **D**", "D"),
-    ("B", "B"),
     ("B)", "B"),
     ("A. first\nC. third", None),
     ("C. third\nbecause", "C"),
@@ -140,13 +135,10 @@ def test_every_kind_reads_the_normalised_text():
     ("答案：B", "B"),
     ("ANSWER: c", "C"),
     ("(B) because (A) is wrong", "B"),
-    ("(C), since (D) is wrong", "C"),
     ("(B). Not (A).", "B"),
     ("answer: because of it", None),
     ("Bad", None),
-    ("the answer is A, not (B)", "A"),
     ("answer is (K)", None),
-    ("The correct option: E", "E"),
 ])
 def test_letter(completion, option):
   assert grading.letter(completion) == option

@@ -1,10 +1,9 @@
-"""ratio/ess: the effective share of completions' ratios, over micro-batches; its warning."""
+"""ratio/ess: the effective share of completions' ratios, over micro-batches."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.report.symptoms import Symptoms
 from jaxrl_llm.objective.loss import ratio_metrics
 from jaxrl_llm.ops import masked
 from jaxrl_llm.reporting.summary import summarize
@@ -48,12 +47,3 @@ def test_ratios_are_those_of_whole_completions_without_the_prompt():
                     void=rows > 0, policy_step=rows, row_id=rows, group_id=rows)
   metric = ratio_metrics(log_probs, jnp.zeros((3, 3)), rollout)["ratio/ess"]
   assert summarize({"x": metric})["x"] == pytest.approx(1.0) and float(metric.count) == 2
-
-
-def test_a_collapse_is_warned_of_once(caplog):
-  symptoms = Symptoms(vocab_size=9)
-  for iteration, value in enumerate((1.0, 0.1, 0.05, 0.05)):
-    symptoms.look(iteration, {"ratio/ess": value}, "")
-  symptoms.look(9, {}, "")
-  assert [record.args[0] for record in caplog.records] == [2]
-  assert "Fix: fresher samples" in caplog.text

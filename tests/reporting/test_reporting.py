@@ -87,12 +87,8 @@ def test_histogram_interpolates_linearly_and_closes_its_open_bins_at_the_outermo
 
 
 def test_what_saw_nothing_has_no_key():
-  empty = {
-      "mean": Mean(0.0, 0.0),
-      "histogram": Histogram(np.zeros(3), (0.0, 1.0)),
-      "extreme": Extreme(np.inf, -np.inf),
-  }
-  assert summarize(empty) == {}
+  nothing = (Mean(0.0, 0.0), Histogram(np.zeros(3), (0.0, 1.0)), Extreme(np.inf, -np.inf))
+  assert [summarize({"x": metric}) for metric in nothing] == [{}] * 3
   assert summarize({"x": Extreme(-1.0, 2.0)}) == {"x/min": -1.0, "x/max": 2.0}
 
 
@@ -144,11 +140,8 @@ def test_series_holds_only_the_iterations_that_logged_the_name(tmp_path):
 
 def test_facts_of_rollouts_come_back_rounded(tmp_path):
   """Arrays by token are test_token_columns.py's."""
-  rows = [{
-      "prompt": "1+1=\n",
-      "shape": np.array(2),
-      "log_probs": np.array([[-1.23456789, -np.inf]]),
-  }]
+  rows = [{"prompt": "1+1=\n", "shape": np.array(2),
+           "log_probs": np.array([[-1.23456789, -np.inf]])}]
   workdir = write_run(tmp_path / "run")
   assert write_rollouts(workdir, 12, rows).endswith("rollouts/iteration_00012.jsonl")
   write_rollouts(workdir, 3, rows)
@@ -156,8 +149,6 @@ def test_facts_of_rollouts_come_back_rounded(tmp_path):
   assert run.rollout_iterations() == [3, 12]
   written = {"prompt": "1+1=\n", "shape": 2, "log_probs": [[-1.23457, "-inf"]]}
   assert run.rollouts(12) == [written]
-  names = sorted(os.listdir(tmp_path / "run/rollouts"))
-  assert names == ["iteration_00003.jsonl", "iteration_00012.jsonl"]
 
 
 @pytest.mark.parametrize("bad, cause", [
@@ -219,15 +210,8 @@ class Page(html.parser.HTMLParser):
 
 
 def sample(prompt, pieces, log_ratio, correct):
-  return {
-      "prompt": prompt,
-      "completion": "".join(pieces),
-      "answer": "2",
-      "correct": correct,
-      "pieces": pieces,
-      "log_ratio": log_ratio,
-      "truncated": False
-  }
+  return {"prompt": prompt, "completion": "".join(pieces), "answer": "2", "correct": correct,
+          "pieces": pieces, "log_ratio": log_ratio, "truncated": False}
 
 
 def page_with(workdir, before: list[dict], after: list[dict]) -> tuple[str, Page]:
@@ -242,17 +226,9 @@ def page_with(workdir, before: list[dict], after: list[dict]) -> tuple[str, Page
 def test_report_escapes_samples_and_config_and_needs_nothing_from_outside(tmp_path):
   attack = "<script>alert(1)</script>"
   workdir = write_run(tmp_path / "run", plugins=[attack])
-  text, page = page_with(
-      workdir,
-      before=[
-          sample("1+1=", [attack, "3"], [-5.0, 0.25], False),
-          sample("4+4=", ["8"], [0.0], True),
-      ],
-      after=[
-          sample("9+9=", ["18"], [0.5], True),
-          sample("1+1=", ["2"], [float(1)], True),
-      ],
-  )
+  before = [sample("1+1=", [attack, "3"], [-5.0, 0.25], False), sample("4+4=", ["8"], [0.0], True)]
+  after = [sample("9+9=", ["18"], [0.5], True), sample("1+1=", ["2"], [float(1)], True)]
+  text, page = page_with(workdir, before, after)
   assert "&lt;script&gt;" in text and "script" not in page.tags and "link" not in page.tags
   assert attack in page.text
   sources = [value for name, value in page.attributes if name in ("src", "href")]

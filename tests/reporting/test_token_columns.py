@@ -192,13 +192,10 @@ def mixtures(path, form, monkeypatch) -> int:
 
 
 def test_a_run_killed_between_the_files_leaves_none_that_looks_good(tmp_path, form, monkeypatch):
-  assert mixtures(tmp_path, form, monkeypatch) == 0
-
-
-def test_without_checksums_a_mixture_would_look_good(tmp_path, form, monkeypatch):
-  """The wrong implementation that the test above rejects."""
+  assert mixtures(tmp_path / "right", form, monkeypatch) == 0
+  # The wrong implementation that the test rejects: without checksums, a mixture looks good.
   monkeypatch.setattr(token_columns, "mark", lambda path, content: f"{os.path.basename(path)} 0")
-  assert mixtures(tmp_path, form, monkeypatch) == 1
+  assert mixtures(tmp_path / "wrong", form, monkeypatch) == 1
 
 
 # --- a replay of them

@@ -28,7 +28,6 @@ print("children", children)
 
 PROGRAMS = {
     "busy loop": ("while True: pass", "timeout", "time limit"),
-    "sleep": ("import time; time.sleep(1000)", "timeout", "time limit"),
     "catches everything": (
         "import signal, time\n"
         "for s in range(1, 65):\n"
@@ -90,8 +89,6 @@ PROGRAMS = {
     "connects to the host's abstract socket":
         ("import socket; socket.socket(socket.AF_UNIX).connect('\\0jaxrl-hostile-test')", "error",
          "ConnectionRefusedError"),
-    "imports what is not there":
-        ("import jax", "error", "ModuleNotFoundError: No module named 'jax'"),
     "imports the package": ("import jaxrl_llm", "error", "ModuleNotFoundError"),
     "spoils modules":
         ("import sys, builtins, os\nsys.modules.clear()\nbuiltins.print = None\nos._exit = None",

@@ -76,6 +76,43 @@ base.commit()
 print(base.execute("select x from t").fetchall())""",
 }
 
+# What a program could change of the host and of the process above it: each prints True if it did.
+CHANGES = {
+    "writes the host's buffers": """
+import ctypes, os
+handle = os.open(os.__file__, os.O_RDONLY)
+print(ctypes.CDLL(None).syncfs(handle) == 0)""",
+    "changes limits above it": """
+import os, resource
+now = resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE)
+resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, now)
+print(True)""",
+    "changes processors above it": """
+import os
+os.sched_setaffinity(os.getppid(), os.sched_getaffinity(0))
+print(True)""",
+    "changes the scheduler above it": """
+import os
+os.sched_setscheduler(os.getppid(), os.SCHED_OTHER, os.sched_param(0))
+print(True)""",
+    "changes priority above it": """
+import os
+os.setpriority(os.PRIO_PROCESS, os.getppid(), os.getpriority(os.PRIO_PROCESS, os.getppid()))
+print(True)""",
+}
+SERVES = """
+import ctypes, os, subprocess, threading
+thread = threading.Thread(target=sum, args=([1, 2],))
+thread.start()
+thread.join()
+os.sched_setaffinity(0, os.sched_getaffinity(0))
+os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0))
+print(os.preadv(os.open(os.__file__, os.O_RDONLY), [bytearray(3)], 0))
+import asyncio, concurrent.futures
+async def one(): return 1
+print(asyncio.run(one()))
+with concurrent.futures.ThreadPoolExecutor(2) as pool: print(list(pool.map(abs, [-1, 2])))"""
+
 
 def main() -> None:
   import hostile_driver  # puts a stub in place of the samplers
@@ -89,12 +126,16 @@ def main() -> None:
   found = {}
   with hostile_driver.PythonSandbox(workers=1, timeout=60.0, without=sys.argv[1:]) as sandbox:
     found["missing"] = sandbox.isolation.missing
-    for name, text in PROGRAMS.items():
+    # A program that is this process's user only tries the changes.
+    for name, text in () if "user" in sys.argv else PROGRAMS.items():
       if "key" in name and keyctl < 0:
         continue
       for word, number in (("ADD", add), ("KEYCTL", keyctl), ("FIND", FIND)):
         text = text.replace(word, str(number))
       found[name] = sandbox.run(text).output
+    found["changes"] = [name for name, text in CHANGES.items()
+                        if sandbox.run(text).output.strip() == "True"]
+    found["serves"] = sandbox.run(SERVES).output
   if keyctl >= 0:
     found["this process finds the key"] = LIBC.syscall(keyctl, *FIND) > 0
   print(json.dumps(found))

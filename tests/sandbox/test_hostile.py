@@ -50,7 +50,6 @@ def outcomes():
 
 
 def harm(outcome) -> bool:
-  """Returns whether a program reached something outside."""
   words = {"DONE", "SEEN", "KILLED", "FOUND"} & set(outcome["output"].split())
   return bool(words) or outcome["outside"] != "as it was"
 

@@ -78,12 +78,11 @@ PATCH = "!setattr(sys.modules['call_child'], 'target', lambda *_: 1.0) or 0"
 
 
 def test_no_text_decides_about_another(calls):
-  assert calls.run([("wrong",), (PATCH,), *[("wrong",)] * 8]) == [0.0] * 10
-
-
-def test_the_last_test_rejects_texts_that_share_a_process():
+  texts = [("wrong",), (PATCH,), *[("wrong",)] * 8]
+  assert calls.run(texts) == [0.0] * 10
+  # What the test rejects: texts that share a process.
   unwatched = IsolatedCalls(SOURCE + "\nACTS.clear()", **LIMITS)
-  assert 1.0 in unwatched.run([("wrong",), (PATCH,), *[("wrong",)] * 8])
+  assert 1.0 in unwatched.run(texts)
   unwatched.close()
 
 

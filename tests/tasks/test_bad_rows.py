@@ -1,23 +1,17 @@
 """Rows as people have them: repeated indices, and errors that name file, line and column."""
 
+import functools
 import json
 import logging
 
 import pytest
+import test_dataset
 
-from jaxrl_llm.config import ConfigError, DataConfig, PromptConfig, TaskConfig
-from jaxrl_llm.tasks import make_task, mappings
+from jaxrl_llm.config import ConfigError
+from jaxrl_llm.tasks import mappings
 from jaxrl_llm.tasks.mappings import Fields
 
-
-def make(path, **data):
-  prompt = data.pop("prompt", PromptConfig())
-  data = {"verifier": "numeric", "path": str(path)} | data
-  task = make_task(TaskConfig("dataset", heldout_problems=0, prompt=prompt,
-                              data=DataConfig(**data)), 0, 1)
-  if task.unmet is not None:  # as the start of a run does
-    raise task.unmet
-  return task
+make = functools.partial(test_dataset.make, heldout=0)
 
 
 def problems(task):
@@ -32,15 +26,9 @@ def verl(prompt, answer, index, system=None):
           "reward_model": {"ground_truth": answer}, "extra_info": {"index": index}}
 
 
-def lines(path, rows):
-  path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n"
-                          for row in rows))
-  return path
-
-
 def test_an_index_that_restarts_drops_nothing(tmp_path):
   rows = [verl(f"{source} {i}", str(i), i) for source in ("short", "long") for i in range(4)]
-  task = make(lines(tmp_path / "x.jsonl", rows), mapping="dapo")
+  task = make(test_dataset.write(tmp_path / "x.jsonl", rows), mapping="dapo")
   assert task.counts["kept"] == 8 and task.counts["duplicates"] == 0
   assert sorted(p.prompt for p in problems(task).values()) == sorted(
       f"{source} {i}" for source in ("short", "long") for i in range(4))
@@ -51,8 +39,9 @@ def test_an_index_that_restarts_drops_nothing(tmp_path):
 def test_a_repeated_text_is_dropped_whatever_its_index(tmp_path, caplog):
   rows = [verl("p", "1", 0), verl("p", "1", 7), verl("p", "2", 8), verl("q", "1", 0)]
   with caplog.at_level(logging.WARNING):
-    task = make(lines(tmp_path / "x.jsonl", rows), mapping="dapo")
+    task = make(test_dataset.write(tmp_path / "x.jsonl", rows), mapping="dapo", verifier="auto")
   assert task.counts["kept"] == 2 and task.counts["duplicates"] == 2
+  assert task.verifier == "numeric"
   assert "x.jsonl, line 3: the text of" in caplog.text and "'2' instead of '1'" in caplog.text
   assert caplog.text.count("with another answer") == 1
 
@@ -65,28 +54,27 @@ def test_the_turns_before_a_prompt_are_part_of_its_text(tmp_path, index):
                      *row["prompt"]]
     if not index:
       del row["extra_info"]
-  path = lines(tmp_path / "x.jsonl", rows)
+  path = test_dataset.write(tmp_path / "x.jsonl", rows)
   assert make(path, mapping="dapo").counts["kept"] == 2
-  held = make_task(TaskConfig("dataset", heldout_problems=1,
-                              data=DataConfig(path=str(path), mapping="dapo")), 0, 1)
+  held = make(path, heldout=1, mapping="dapo")
   assert held.counts["kept"] == 1, "the other turn asks another question"
 
 
 def test_a_system_message_does_not_hide_a_held_out_text(tmp_path):
   rows = [verl("p", "1", 0, "Be brief."), verl("q", "1", 1), verl(" p\n", "1", 2)]
-  task = make_task(TaskConfig("dataset", heldout_problems=1, data=DataConfig(
-      path=str(lines(tmp_path / "x.jsonl", rows)), mapping="dapo")), 0, 1)
+  task = make(test_dataset.write(tmp_path / "x.jsonl", rows), heldout=1, mapping="dapo")
   assert task.counts["kept"] == 1 and task.batch(0)[0].prompt == "q"
 
 
 def test_ids_of_a_mapping_may_restart_and_those_of_a_column_may_not(tmp_path):
   rows = [{"problem": f"p{i}", "answer": "1", "unique_id": f"u{i % 2}"} for i in range(4)]
-  path = lines(tmp_path / "x.jsonl", rows)
+  path = test_dataset.write(tmp_path / "x.jsonl", rows)
   assert sorted(problems(make(path, mapping="math"))) == ["u0", "u0-2", "u1", "u1-2"]
-  with pytest.raises(ConfigError, match=r"line 3: id 'u0' occurs .* or an empty one") as error:
+  message = r"line 3: id 'u0' occurs for the second time, first at .*x.jsonl, line 1.* an empty one"
+  with pytest.raises(ConfigError, match=message):
     make(path, id_column="unique_id")
-  assert make(path, id_column="").counts["kept"] == 4, str(error.value)
-  twice = lines(tmp_path / "y.jsonl", [rows[0], rows[0]])
+  assert make(path, id_column="").counts["kept"] == 4
+  twice = test_dataset.write(tmp_path / "y.jsonl", [rows[0], rows[0]])
   with pytest.raises(ConfigError, match=r"line 2: .* the id 'u0' and the text of an earlier one"):
     make(twice, mapping="math")
 
@@ -114,7 +102,8 @@ def test_a_bad_row_names_its_line_and_column_and_can_be_dropped(tmp_path, row, m
   texts = [json.dumps(GOOD[0]), json.dumps(GOOD[1]), row, json.dumps(GOOD[2])]
   path = tmp_path / "x.json"
   path.write_text("[" + ",\n".join(texts) + "]" if array else "\n".join(texts))
-  with pytest.raises(ConfigError, match=rf"x.json, {'item' if array else 'line'} 3.*{message}"):
+  place = "item" if array else "line"
+  with pytest.raises(ConfigError, match=rf"x.json, {place} 3.*{message}(.|\n)*Fix: "):
     make(path)
   task = make(path, bad_rows="drop")
   assert task.counts["kept"] == 3 and task.counts["bad"] == 1
@@ -165,4 +154,4 @@ def test_what_a_plugin_returns_is_checked(tmp_path, monkeypatch, fields, message
   entry = mappings.Mapping(fields, verifier="numeric")
   monkeypatch.setattr("jaxrl_llm.tasks.dataset.make_mapping", lambda cfg: entry)
   with pytest.raises(ConfigError, match=rf"x.jsonl, line 1: {message}"):
-    make(lines(tmp_path / "x.jsonl", GOOD))
+    make(test_dataset.write(tmp_path / "x.jsonl", GOOD))

@@ -9,7 +9,7 @@ import pytest
 import transformers.utils.chat_template_utils as of_transformers
 from test_prompts import CHATML, END, chat_tokenizer
 
-from jaxrl_llm.config import ConfigError, DataConfig, PromptConfig, TaskConfig, from_dict, to_dict
+from jaxrl_llm.config import ConfigError, DataConfig, PromptConfig, TaskConfig
 from jaxrl_llm.tasks import chat_templates, make_task, tokenizer
 from jaxrl_llm.tasks.prompts import make_prompter
 
@@ -35,8 +35,11 @@ class Later(datetime.datetime):
 @pytest.mark.parametrize("keys, date", [({}, "01 Jan 2026"),
                                         ({"date": "2024-07-26"}, "26 Jul 2024"),
                                         ({"arguments": '{"date_string": "x"}'}, "x")])
-def test_a_template_that_reads_the_clock_gives_the_same_prompt_on_every_day(keys, date):
-  today = prompted(DATED, **keys)
+def test_a_template_that_reads_the_clock_gives_the_same_prompt_on_every_day(keys, date, caplog):
+  with caplog.at_level(logging.WARNING):
+    today = prompted(DATED, **keys)
+  said = keys.get("date", PromptConfig().date)
+  assert f"reads the clock: it is rendered as of {said} (task.prompt.date)" in caplog.text
   assert today.startswith(f"Today is {date}\n")
   with mock.patch.object(of_transformers, "datetime", Later):
     assert prompted(DATED, **keys) == today
@@ -53,14 +56,6 @@ def test_a_format_means_what_it_means_for_the_clock(format):
                                {}, "2031-02-03", tokenize=False)
   expected = datetime.datetime(2031, 2, 3).strftime(format)
   assert text.startswith(f"\n{expected}\n<|im_start|>user"), "and nothing else changes"
-
-
-def test_the_date_is_recorded_with_the_run_and_said(caplog):
-  cfg = from_dict({"task": {"prompt": {"style": "chat", "date": "2025-02-03"}}})
-  assert json.loads(json.dumps(to_dict(cfg)))["task"]["prompt"]["date"] == "2025-02-03"
-  with caplog.at_level(logging.WARNING):
-    prompted(DATED, date="2025-02-03")
-  assert "reads the clock: it is rendered as of 2025-02-03 (task.prompt.date)" in caplog.text
 
 
 @pytest.mark.parametrize("template, message", [
@@ -88,13 +83,16 @@ def test_a_row_that_a_template_refuses_is_a_bad_row(tmp_path):
   path = tmp_path / "x.jsonl"
   path.write_text("".join(json.dumps(row) + "\n" for row in rows))
   template = "{% if messages[0].role == 'tool' %}{{ raise_exception('no') }}{% endif %}" + CHATML
-  data = DataConfig(path=str(path), mapping="dapo")
-  cfg = TaskConfig("dataset", heldout_problems=0, prompt=PromptConfig("chat"), data=data)
+
+  def made(bad_rows):
+    data = DataConfig(path=str(path), mapping="dapo", bad_rows=bad_rows)
+    cfg = TaskConfig("dataset", heldout_problems=0, prompt=PromptConfig("chat"), data=data)
+    return make_task(cfg, 0, 1, tokenizer=chat_tokenizer(template))
+
   with pytest.raises(ConfigError, match=r"x.jsonl, line 2: .*refuses .*: no\. "):
-    make_task(cfg, 0, 1, tokenizer=chat_tokenizer(template))
-  dropping = from_dict({"task": to_dict(cfg) | {"data": {**to_dict(data), "bad_rows": "drop"}}})
-  made = make_task(dropping.task, 0, 1, tokenizer=chat_tokenizer(template))
-  assert made.counts["kept"] == 2 and made.counts["bad"] == 1
+    made("error")
+  counts = made("drop").counts
+  assert counts["kept"] == 2 and counts["bad"] == 1
 
 
 @pytest.mark.parametrize("template, keys, message", [

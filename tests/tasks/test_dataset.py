@@ -1,7 +1,6 @@
 """Files to problems: formats, counts, splits, resumption, and bad inputs with file and line."""
 
 import csv
-import dataclasses
 import gzip
 import json
 import logging
@@ -10,26 +9,14 @@ from unittest import mock
 
 import pytest
 
-from jaxrl_llm.config import (
-  ConfigError,
-  DataConfig,
-  PromptConfig,
-  RolloutConfig,
-  TaskConfig,
-  from_dict,
-  to_dict,
-)
+from jaxrl_llm import config as config_lib
+from jaxrl_llm.config import ConfigError, DataConfig, PromptConfig, TaskConfig, from_dict
 from jaxrl_llm.grading import verifiers
 from jaxrl_llm.tasks import dataset, make_task
 from jaxrl_llm.types import Reward
 
-ROWS = [{
-    "problem": f"What is {i} plus {i}?",
-    "answer": str(2 * i),
-    "how": f"{i}+{i}={2 * i}",
-    "key": f"k{i}"
-} for i in range(10)]
-CFG = TaskConfig(name="dataset", heldout_problems=2, data=DataConfig(verifier="numeric"))
+ROWS = [{"problem": f"What is {i} plus {i}?", "answer": str(2 * i), "how": f"{i}+{i}={2 * i}",
+         "key": f"k{i}"} for i in range(10)]
 
 
 def write(path, rows):
@@ -37,14 +24,11 @@ def write(path, rows):
   return str(path)
 
 
-def make(source, *, seed=0, batch_size=4, limit=None, heldout=2, prompt=PromptConfig(), **data):
-  cfg = dataclasses.replace(
-      CFG, heldout_problems=heldout, prompt=prompt, data=DataConfig(**({
-          "verifier": "numeric",
-          "path": str(source)
-      } | data)))
-  task = make_task(cfg, seed, batch_size,
-                   limits=None if limit is None else RolloutConfig(max_prompt_tokens=limit))
+def make(source, *, limit=None, heldout=2, prompt=PromptConfig(), **data):
+  data = DataConfig(**({"verifier": "numeric", "path": str(source)} | data))
+  cfg = TaskConfig("dataset", heldout_problems=heldout, prompt=prompt, data=data)
+  limits = None if limit is None else config_lib.RolloutConfig(max_prompt_tokens=limit)
+  task = make_task(cfg, 0, 4, limits=limits)
   if task.unmet is not None:  # as the start of a run does
     raise task.unmet
   return task
@@ -65,33 +49,57 @@ def parquet(tmp_path, rows):
 
 def folder(tmp_path, rows):
   datasets = pytest.importorskip("datasets")
-  datasets.DatasetDict({
-      "train": datasets.Dataset.from_list(rows)
-  }).save_to_disk(str(tmp_path / "folder"))
+  split = {"train": datasets.Dataset.from_list(rows)}
+  datasets.DatasetDict(split).save_to_disk(str(tmp_path / "folder"))
   return tmp_path / "folder"
 
 
-@pytest.mark.parametrize("make_file", [parquet, folder])
+def json_array(tmp_path, rows):
+  (tmp_path / "rows.json").write_text(json.dumps(rows, indent=1))
+  return tmp_path / "rows.json"
+
+
+def gzipped(tmp_path, rows):
+  with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
+    file.writelines(json.dumps(row) + "\n" for row in rows)
+  return tmp_path / "rows.jsonl.gz"
+
+
+def comma_separated(tmp_path, rows):
+  with open(tmp_path / "rows.csv", "w", newline="") as file:
+    table = csv.DictWriter(file, list(rows[0]))
+    table.writeheader()
+    table.writerows(rows)
+  return tmp_path / "rows.csv"
+
+
+def shards(tmp_path, rows):
+  place = tmp_path / "shards" / "data"
+  place.mkdir(parents=True)
+  write(place / "train-00000-of-00002.jsonl", rows[:4])
+  write(place / "train-00001-of-00002.jsonl", rows[4:])
+  write(place / "test-00000-of-00001.jsonl", [{"problem": "another", "answer": "1"}])
+  (tmp_path / "shards" / "dataset_infos.json").write_text("{}")
+  return tmp_path / "shards"
+
+
+@pytest.mark.parametrize("make_file", [
+    parquet, folder, json_array, gzipped, comma_separated, shards])
 def test_formats_hold_the_same_problems(tmp_path, file, make_file):
   expected, other = make(file), make(make_file(tmp_path, ROWS))
   assert other.batch(0) == expected.batch(0) and other.heldout(2) == expected.heldout(2)
   assert other.counts == expected.counts
 
 
-def test_batches_resume_exactly_and_cover_each_row_once_per_epoch(file):
-  task, again = make(file), make(file)
-  before = [task.batch(i) for i in range(6)]
-  assert before[:2] == [again.batch(i) for i in (0, 1)
-                       ] and before[2:] == [make(file).batch(i) for i in range(2, 6)]
+def test_each_row_comes_once_per_epoch(file):
+  task = make(file)
   epoch = [problem.prompt for index in (2, 3) for problem in task.batch(index)]
   assert sorted(epoch) == sorted(row["problem"] for row in ROWS[:8])
-  assert make(file, seed=1).batch(0) != task.batch(0)
-  assert make(file, seed=1).heldout(2) == task.heldout(2)
 
 
-def test_processes_partition_the_batch(file):
-  task = make(file)
-  assert task.batch(3, 0, 2) + task.batch(3, 1, 2) == task.batch(3)
+def counts(**changes) -> dict[str, int]:
+  return {"read": 0, "kept": 0, "bad": 0, "too_long": 0, "duplicates": 0, "heldout": 0,
+          "heldout_too_long": 0} | changes
 
 
 def test_the_last_rows_are_held_out_and_never_trained_on(tmp_path):
@@ -100,15 +108,7 @@ def test_the_last_rows_are_held_out_and_never_trained_on(tmp_path):
   assert [p.prompt for p in task.heldout(2)] == [ROWS[9]["problem"], ROWS[3]["problem"]]
   trained = {p.prompt for index in range(10) for p in task.batch(index)}
   assert trained == {row["problem"] for i, row in enumerate(ROWS) if i not in (3, 9)}
-  assert task.counts == {
-      "read": 12,
-      "kept": 8,
-      "bad": 0,
-      "too_long": 0,
-      "duplicates": 2,
-      "heldout": 2,
-      "heldout_too_long": 0
-  }
+  assert task.counts == counts(read=12, kept=8, duplicates=2, heldout=2)
 
 
 def test_a_file_of_its_own_is_held_out(tmp_path, file):
@@ -116,15 +116,7 @@ def test_a_file_of_its_own_is_held_out(tmp_path, file):
                                           {"problem": "x" * 30, "answer": 1}])
   task = make(file, heldout_path=other, limit=20)  # the long one is behind those that are asked
   assert [p.prompt for p in task.heldout(2)] == ["One?", ROWS[0]["problem"]]
-  assert task.counts == {
-      "read": 10,
-      "kept": 9,
-      "bad": 0,
-      "too_long": 0,
-      "duplicates": 1,
-      "heldout": 0,
-      "heldout_too_long": 0
-  }
+  assert task.counts == counts(read=10, kept=9, duplicates=1)
   ids = [p.id for p in task.heldout(2) + task.batch(0) + task.batch(1)]
   assert len(set(ids)) == len(ids) == 10
   with pytest.raises(ConfigError,
@@ -165,35 +157,12 @@ def test_long_prompts_are_dropped_counted_and_logged(tmp_path, caplog):
 
 
 def test_the_length_counts_what_is_around_the_question(tmp_path):
-  path = write(tmp_path / "x.jsonl", [{
-      "problem": "xyz",
-      "answer": 1
-  }, {
-      "problem": "abc",
-      "answer": 1
-  }])
+  path = write(tmp_path / "x.jsonl", [{"problem": text, "answer": 1} for text in ("xyz", "abc")])
   template = PromptConfig(style="completion", template="Q {problem} A")
   assert make(path, heldout=1, limit=7, prompt=template).longest_prompt() == 7
   with pytest.raises(ConfigError,
                      match=r"longest has 7 tokens. Fix: rollout.max_prompt_tokens >= 7"):
     make(path, heldout=1, limit=6, prompt=template)
-
-
-def test_dapo_rows_are_dropped_where_their_index_repeats(tmp_path):
-  rows = [{
-      "prompt": [{
-          "role": "user",
-          "content": f"Say {i % 5}."
-      }],
-      "reward_model": {
-          "ground_truth": str(i % 5)
-      },
-      "extra_info": {
-          "index": i % 5
-      }
-  } for i in range(15)]
-  task = make(write(tmp_path / "x.jsonl", rows), mapping="dapo", verifier="auto", heldout=1)
-  assert task.counts["duplicates"] == 10 and task.counts["kept"] == 4 and task.verifier == "numeric"
 
 
 def test_demonstrations(file):
@@ -225,19 +194,13 @@ GOOD = b'{"problem": "p", "answer": 1}\n'
 
 
 @pytest.mark.parametrize("content,message", [
-    (GOOD + b'{"problem": \n', r"x.jsonl, line 2: malformed JSON"),
     (GOOD + b"\n[1]\n", r"x.jsonl, line 3: a JSON list instead of an object"),
-    (GOOD + b'{"question": "p", "answer": 1}\n',
-     r"line 2: no column 'problem'; columns present: question, answer"),
     (b"", "no rows"),
     (b"\n \n", "no rows"),
     (GOOD + b'{"problem": "\xff", "answer": 1}\n', r"x.jsonl, line 2: not UTF-8 \(character 14"),
-    (GOOD + b'{"problem": "p", "answer": ""}\n', "line 2: column 'answer' is empty"),
     (GOOD + b'{"problem": "p", "answer": null}\n',
      "line 2: column 'answer' holds None, a NoneType"),
     (GOOD + b'{"problem": 7, "answer": 1}\n', "line 2: column 'problem' holds 7, a int"),
-    (GOOD + b'{"problem": "p", "answer": "cat"}\n',
-     "line 2: answer 'cat' for task.data.verifier = 'numeric'"),
 ])
 def test_bad_files(tmp_path, content, message):
   (tmp_path / "x.jsonl").write_bytes(content)
@@ -251,29 +214,12 @@ def test_a_byte_order_mark_is_no_error(tmp_path):
   assert make(tmp_path / "x.jsonl", heldout=1).counts["kept"] == 1
 
 
-def test_repeated_ids_name_both_lines(tmp_path):
-  path = write(tmp_path / "x.jsonl", [*ROWS, ROWS[4]])
-  with pytest.raises(
-      ConfigError,
-      match=r"line 11: id 'k4' occurs for the second time, first at .*x.jsonl, line 5"):
-    make(path, id_column="key")
-  assert make(path).counts["read"] == 11
-
-
-@pytest.mark.parametrize("data,message", [
-    ({
-        "path": ""
-    }, "task.data.path is empty"),
-    ({
-        "path": "nothing/here.jsonl"
-    }, "task.data.path = 'nothing/here.jsonl': no such file or folder"),
-    ({
-        "heldout_path": "./none"
-    }, "task.data.heldout_path = './none': no such file"),
-    ({
-        "mapping": "gsm8k",
-        "answer_column": "x"
-    }, "task.data.answer_column = 'x' with task.data.mapping = 'gsm8k': it is read only with"),
+@pytest.mark.parametrize("data, message", [
+    ({"path": ""}, "task.data.path is empty"),
+    ({"path": "nothing/here.jsonl"},
+     "task.data.path = 'nothing/here.jsonl': no such file or folder"),
+    ({"heldout_path": "./none"}, "task.data.heldout_path = './none': no such file"),
+    ({"heldout": 10}, "leaves no training problem"),
 ])
 def test_bad_values(file, data, message):
   with pytest.raises(ConfigError, match=message):
@@ -290,45 +236,6 @@ def test_unknown_kinds_of_file_and_folder(tmp_path, file):
   (tmp_path / "empty").mkdir()
   with pytest.raises(ConfigError, match=r"no file of the split 'train'"):
     make(tmp_path / "empty")
-
-
-def test_a_file_that_is_all_held_out_is_refused(file):
-  with pytest.raises(ConfigError, match=r"leaves no training problem"):
-    make(file, heldout=10)
-
-
-def json_array(tmp_path, rows):
-  (tmp_path / "rows.json").write_text(json.dumps(rows, indent=1))
-  return tmp_path / "rows.json"
-
-
-def gzipped(tmp_path, rows):
-  with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
-    file.writelines(json.dumps(row) + "\n" for row in rows)
-  return tmp_path / "rows.jsonl.gz"
-
-
-def comma_separated(tmp_path, rows):
-  with open(tmp_path / "rows.csv", "w", newline="") as file:
-    table = csv.DictWriter(file, list(rows[0]))
-    table.writeheader()
-    table.writerows(rows)
-  return tmp_path / "rows.csv"
-
-
-def shards(tmp_path, rows):
-  place = tmp_path / "shards" / "data"
-  place.mkdir(parents=True)
-  write(place / "train-00000-of-00002.jsonl", rows[:4])
-  write(place / "train-00001-of-00002.jsonl", rows[4:])
-  write(place / "test-00000-of-00001.jsonl", [{"problem": "another", "answer": "1"}])
-  (tmp_path / "shards" / "dataset_infos.json").write_text("{}")
-  return tmp_path / "shards"
-
-
-@pytest.mark.parametrize("make_file", [json_array, gzipped, comma_separated, shards])
-def test_further_formats_hold_the_same_problems(tmp_path, file, make_file):
-  assert make(make_file(tmp_path, ROWS)).batch(0) == make(file).batch(0)
 
 
 def test_a_file_of_bad_rows_alone_is_an_error(tmp_path):
@@ -360,7 +267,7 @@ def test_several_files_are_mixed_by_weight(tmp_path, weights, share):
 @pytest.mark.parametrize("given", [(), (2, 1), (0.5, 1.5), [2, 1]])
 def test_weights_survive_a_saved_config(given):
   read = from_dict({"task": {"name": "dataset", "data": {"path": "a,b", "weights": given}}})
-  assert from_dict(json.loads(json.dumps(to_dict(read)))) == read
+  assert from_dict(json.loads(json.dumps(config_lib.to_dict(read)))) == read
   assert read.task.data.weights == tuple(given)
 
 

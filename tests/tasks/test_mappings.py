@@ -9,59 +9,28 @@ from jaxrl_llm.tasks import mappings
 from jaxrl_llm.tasks.mappings import Fields, RowError, make_mapping
 
 VERL = {
-    "data_source": "own",
-    "ability": "MATH",
-    "prompt": [{
-        "role": "user",
-        "content": "Six times seven?"
-    }],
-    "reward_model": {
-        "ground_truth": "42",
-        "style": "rule"
-    },
-    "extra_info": {
-        "index": "a7"
-    }
+    "data_source": "own", "ability": "MATH",
+    "prompt": [{"role": "user", "content": "Six times seven?"}],
+    "reward_model": {"ground_truth": "42", "style": "rule"}, "extra_info": {"index": "a7"},
 }
+BEADS = "Mia buys 3 bags of 400 beads. How many?"
+HALF, SPEED = r"So \boxed{\frac{1}{2}}.", r"First \boxed{1}, at last \boxed{3 \text{ m}}."
 ROWS = {
-    "gsm8k": ({
-        "question": "Mia buys 3 bags of 400 beads. How many?",
-        "answer": "She has 3*400=<<3*400=1200>>1200 beads.\n#### 1,200"
-    },
-              Fields("Mia buys 3 bags of 400 beads. How many?", "1200",
-                     "She has 3*400=1200 beads.\n#### 1200")),
-    "math": ({
-        "problem": "Halve one.",
-        "solution": r"So \boxed{\frac{1}{2}}.",
-        "answer": r"\frac{1}{2}",
-        "unique_id": "own/1.json",
-        "level": 1
-    }, Fields("Halve one.", r"\frac{1}{2}", r"So \boxed{\frac{1}{2}}.", "own/1.json")),
-    "deepscaler": ({
-        "problem": "One plus one?",
-        "answer": "2",
-        "solution": ""
-    }, Fields("One plus one?", "2")),
+    "gsm8k": ({"question": BEADS, "answer": "She has 3*400=<<3*400=1200>>1200 beads.\n#### 1,200"},
+              Fields(BEADS, "1200", "She has 3*400=1200 beads.\n#### 1200")),
+    "math": ({"problem": "Halve one.", "solution": HALF, "answer": r"\frac{1}{2}",
+              "unique_id": "own/1.json", "level": 1},
+             Fields("Halve one.", r"\frac{1}{2}", HALF, "own/1.json")),
+    "deepscaler": ({"problem": "One plus one?", "answer": "2", "solution": ""},
+                   Fields("One plus one?", "2")),
     "dapo": (VERL, Fields("Six times seven?", "42", id="a7")),
-    "aime": ({
-        "problem_idx": 1,
-        "problem": "Seventy-three?",
-        "answer": "073"
-    }, Fields("Seventy-three?", "73")),
-    "amc23": ({
-        "question": "Twenty-seven?",
-        "answer": "27.0"
-    }, Fields("Twenty-seven?", "27")),
-    "minerva": ({
-        "problem": "How fast?",
-        "solution": r"First \boxed{1}, at last \boxed{3 \text{ m}}.",
-        "idx": 4
-    }, Fields("How fast?", r"3 \text{ m}", r"First \boxed{1}, at last \boxed{3 \text{ m}}.")),
-    "olympiadbench": ({
-        "question": "Which x?",
-        "final_answer": ["$x=2$", "$3$"],
-        "is_multiple_answer": False
-    }, Fields("Which x?", "x=2")),
+    "aime": ({"problem_idx": 1, "problem": "Seventy-three?", "answer": "073"},
+             Fields("Seventy-three?", "73")),
+    "amc23": ({"question": "Twenty-seven?", "answer": "27.0"}, Fields("Twenty-seven?", "27")),
+    "minerva": ({"problem": "How fast?", "solution": SPEED, "idx": 4},
+                Fields("How fast?", r"3 \text{ m}", SPEED)),
+    "olympiadbench": ({"question": "Which x?", "final_answer": ["$x=2$", "$3$"],
+                       "is_multiple_answer": False}, Fields("Which x?", "x=2")),
 }
 
 
@@ -93,52 +62,22 @@ def test_usual_answers_earn_the_reward(name, completion):
                           ROWS[name][1].answer).value == 1.0
 
 
-@pytest.mark.parametrize("name,change,message", [
-    ("gsm8k", {
-        "answer": "no mark 5"
-    }, "no ####"),
-    ("gsm8k", {
-        "answer": "why ####  "
-    }, "no ####"),
-    ("gsm8k", {
-        "question": "  "
-    }, "'question' is empty"),
-    ("gsm8k", {
-        "question": 3
-    }, "3, a int; a text"),
-    ("math", {
-        "answer": ["1"]
-    }, "a list; a text or a number"),
-    ("math", {
-        "answer": True
-    }, "a bool"),
-    ("aime", {
-        "answer": "1000"
-    }, "from 0 to 999"),
-    ("aime", {
-        "answer": "-3"
-    }, "from 0 to 999"),
-    ("amc23", {
-        "answer": "x"
-    }, "a number was expected"),
-    ("minerva", {
-        "solution": "none"
-    }, "no .boxed"),
-    ("minerva", {
-        "solution": r"\boxed{ }"
-    }, "no .boxed"),
-    ("olympiadbench", {
-        "final_answer": []
-    }, "a list of texts"),
-    ("olympiadbench", {
-        "final_answer": ["$$"]
-    }, "empty"),
-    ("dapo", {
-        "reward_model": "42"
-    }, "an object was expected"),
-    ("deepscaler", {
-        "answer": ""
-    }, "'answer' is empty"),
+@pytest.mark.parametrize("name, change, message", [
+    ("gsm8k", {"answer": "no mark 5"}, "no ####"),
+    ("gsm8k", {"answer": "why ####  "}, "no ####"),
+    ("gsm8k", {"question": "  "}, "'question' is empty"),
+    ("gsm8k", {"question": 3}, "3, a int; a text"),
+    ("math", {"answer": ["1"]}, "a list; a text or a number"),
+    ("math", {"answer": True}, "a bool"),
+    ("aime", {"answer": "1000"}, "from 0 to 999"),
+    ("aime", {"answer": "-3"}, "from 0 to 999"),
+    ("amc23", {"answer": "x"}, "a number was expected"),
+    ("minerva", {"solution": "none"}, "no .boxed"),
+    ("minerva", {"solution": r"\boxed{ }"}, "no .boxed"),
+    ("olympiadbench", {"final_answer": []}, "a list of texts"),
+    ("olympiadbench", {"final_answer": ["$$"]}, "empty"),
+    ("dapo", {"reward_model": "42"}, "an object was expected"),
+    ("deepscaler", {"answer": ""}, "'answer' is empty"),
 ])
 def test_bad_rows(name, change, message):
   with pytest.raises(RowError, match=message):

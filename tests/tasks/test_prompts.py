@@ -61,14 +61,6 @@ def test_the_thinking_switch(arguments, end):
   assert prompt[-len(expected):] == expected
 
 
-def test_a_template_that_refuses_a_system_turn_is_a_clear_error():
-  refusing = chat_tokenizer(
-      "{{ raise_exception('no system role') if messages[0].role == 'system' }}x")
-  with pytest.raises(ConfigError,
-                     match=r"refuses the messages \['system', 'user'\].*no system role"):
-    make_prompter(PromptConfig(style="chat", system="s"), refusing)("x")
-
-
 def test_plain_and_completion():
   assert make_prompter(PromptConfig(), TOKENIZER)("2+2?") == ids("2+2?")
   braces = PromptConfig(style="completion", template="{x} {problem}=")
@@ -149,7 +141,7 @@ THINKING = CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<th
 @pytest.mark.parametrize("template, prompt, correct", [
     (CHATML, PromptConfig("chat"), True),
     (THINKING, PromptConfig("chat"), False),
-        (None, PromptConfig("completion", template="{problem}\nAssistant: <think>\n"), False),
+    (None, PromptConfig("completion", template="{problem}\nAssistant: <think>\n"), False),
     (None, PromptConfig("completion", template="First <think> </think>.\n{problem}"), True),
     (None, PromptConfig("completion", template="Write <think> first.\n{problem}"), True),
 ])
@@ -170,19 +162,15 @@ def test_a_completion_cut_off_in_a_thought_of_the_prompt_is_wrong(tmp_path, temp
   assert verify("numeric", cut_off, problem.answer).correct
 
 
-def shown_in(tmp_path, rows=({"problem": "1+1?", "completion": "2"},)):
-  path = tmp_path / "examples.jsonl"
-  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-  return str(path)
-
-
 def test_examples_and_a_problem_s_own_system_message(tmp_path):
   """They are earlier turns in a chat, and texts before the problem without one."""
-  chat = make_prompter(PromptConfig("chat", examples=shown_in(tmp_path)), TOKENIZER)
+  path = tmp_path / "examples.jsonl"
+  path.write_text(json.dumps({"problem": "1+1?", "completion": "2"}) + "\n")
+  chat = make_prompter(PromptConfig("chat", examples=str(path)), TOKENIZER)
   turn = [("system", "Own."), ("user", "1+1?"), ("assistant", "2"), ("user", "2+2?")]
   expected = [token for role, text in turn
               for token in (START, *ids(f"{role}\n{text}"), END, *ids("\n"))]
   assert chat("2+2?", (("system", "Own."),)) == [*expected, START, *ids("assistant\n")]
-  written = PromptConfig("completion", template="Q: {problem} A:", examples=shown_in(tmp_path))
+  written = PromptConfig("completion", template="Q: {problem} A:", examples=str(path))
   assert make_prompter(written, TOKENIZER)("2+2?", (("system", "Own."),)) == ids(
       "Q: 1+1? A:2\n\nOwn.\n\nQ: 2+2? A:")

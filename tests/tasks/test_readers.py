@@ -35,7 +35,6 @@ def read(folder, split="train"):
     ("MathTrain.jsonl", "MathTest.jsonl"),
     ("TRAIN.jsonl", "TEST.jsonl"),
     ("Training/part-0.jsonl", "Evaluation/part-0.jsonl"),
-    ("default/train/0000.jsonl", "default/test/0000.jsonl"),
     ("train_test_split/train.jsonl", "train_test_split/test.jsonl"),
     ("train 1.jsonl", "eval 1.jsonl"),
     ("train1.jsonl", "heldout1.jsonl"),

@@ -1,6 +1,6 @@
 """The adapter of reasoning-gym: separate seeds, no partial credit, clear errors."""
 
-import builtins
+import sys
 
 import pytest
 
@@ -15,14 +15,7 @@ def make(name="chain_sum", *, seed=0, size=20, options="{}", limits=None, heldou
 
 
 def test_without_the_package_the_command_is_named(monkeypatch):
-  real = builtins.__import__
-
-  def absent(name, *args, **kwargs):
-    if name.split(".")[0] == "reasoning_gym":
-      raise ImportError("No module named 'reasoning_gym'")
-    return real(name, *args, **kwargs)
-
-  monkeypatch.setattr(builtins, "__import__", absent)
+  monkeypatch.setitem(sys.modules, "reasoning_gym", None)
   with pytest.raises(ConfigError, match=r"pip install -e '.\[gym\]'"):
     make()
 
@@ -32,12 +25,9 @@ def gym():
   return pytest.importorskip("reasoning_gym")
 
 
-def test_batches_resume_cover_and_share(gym):
+def test_batches_cover_the_data_set(gym):
   task = make()
-  assert [make().batch(i) for i in (3, 4)] == [task.batch(3), task.batch(4)]
   assert {p.id for i in range(5) for p in task.batch(i)} == {f"train-{i}" for i in range(20)}
-  assert task.batch(2, 0, 2) + task.batch(2, 1, 2) == task.batch(2)
-  assert make(seed=1).batch(0) != task.batch(0)
 
 
 def test_train_and_heldout_seeds_do_not_overlap(gym):

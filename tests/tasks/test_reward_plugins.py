@@ -7,6 +7,7 @@ import sys
 import threading
 import traceback
 
+import numpy as np
 import pytest
 
 from jaxrl_llm import register
@@ -74,25 +75,14 @@ def test_a_group_is_read_as_a_whole():
 
 @pytest.mark.parametrize("result, reason", [
     (float("nan"), "not finite"), ("good", "returned 'good'"), (None, "returned None"),
-    ({"a": "b"}, "a number and its weight"), ({}, "returned {}"),
+    ({"a": "b"}, "a number and its weight"), ({}, "returned {}"), (1j, "returned 1j"),
+    (np.ones(3), "returned array"), ({1: 1.0}, "component 1 = 1.0"),
 ])
 def test_a_wrong_result_leaves_its_row_unscored(result, reason, caplog):
   register.reward("own")(lambda problem, completion, cfg: result if completion == "x" else 1.0)
   found = scored("task,own")
   assert [r.unscored_reason is None for r in found] == [True, False, True, True]
   assert reason in found[1].unscored_reason and len(caplog.records) == 1
-
-
-def test_an_exception_costs_one_row_and_one_line(caplog):
-  @register.reward("own")
-  def own(problem, completion, cfg):
-    if not completion.strip("xy"):
-      raise ConnectionError("refused")
-    return 1.0
-
-  found = scored("own")
-  assert [r.unscored_reason for r in found] == [None, "ConnectionError: refused"] * 2
-  assert len(caplog.records) == 1 and "test_reward_plugins.py" in caplog.text
 
 
 def make_judge(calls, **numbers):

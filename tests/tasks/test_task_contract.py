@@ -3,7 +3,6 @@
 Purity, shares of processes, held-out problems, lengths and verdicts.
 """
 
-import functools
 import importlib.util
 import json
 
@@ -70,30 +69,23 @@ def broken_promises(make) -> list[str]:
   texts = [p.demonstration for p in problems]
   mixed = ["", texts[1], "7"]
   promises = {
-      "pure":
-          [again.batch(i) for i in (3, 2, 1, 0)][::-1] == batches
-          and [task.batch(i) for i in range(4)] == batches,
-      "seeded":
-          other.batch(0) != batches[0],
-      "shares":
-          all([p for s in range(n) for p in task.batch(2, s, n)] == batches[2] for n in (2, 3, 4)),
+      "pure": [again.batch(i) for i in (3, 2, 1, 0)][::-1] == batches
+              and [task.batch(i) for i in range(4)] == batches,
+      "seeded": other.batch(0) != batches[0],
+      "shares": all(
+          [p for s in range(n) for p in task.batch(2, s, n)] == batches[2] for n in (2, 3, 4)),
       "heldout is the same for every seed":
           heldout == other.heldout(6) and heldout[:3] == task.heldout(3),
       "heldout is not trained on":
           not {p.prompt for p in heldout} & {p.prompt for p in trained},
-      "prompts fit":
-          max(len(task.render(p)) for p in problems) <= LIMITS.max_prompt_tokens,
-      "ids are unique":
-          ids_are_unique(problems) and ids_are_unique(heldout),
-      "demonstrations end":
-          task.has_demonstrations
-          and all(task.demonstration(p)[-1] == task.tokenizer.eos_token_id for p in problems),
-      "demonstrations are right":
-          task.rewards(problems, texts) == [Reward(1.0, True)] * len(texts),
+      "prompts fit": max(len(task.render(p)) for p in problems) <= LIMITS.max_prompt_tokens,
+      "ids are unique": ids_are_unique(problems) and ids_are_unique(heldout),
+      "demonstrations end": task.has_demonstrations and all(
+          task.demonstration(p)[-1] == task.tokenizer.eos_token_id for p in problems),
+      "demonstrations are right": task.rewards(problems, texts) == [Reward(1.0, True)] * len(texts),
       "rewards are those of each":
           task.rewards(problems[:3], mixed) == list(map(task.reward, problems[:3], mixed)),
-      "stop ids":
-          task.stop_ids == (task.tokenizer.eos_token_id,),
+      "stop ids": task.stop_ids == (task.tokenizer.eos_token_id,),
   }
   return [name for name, kept in promises.items() if not kept]
 
@@ -117,41 +109,24 @@ def stateful_batch(task, batch):
   return changed
 
 
-def whole_batch(task, batch):
-  def changed(index, shard=0, shards=1):
-    return batch(index)
-
-  return changed
-
-
-def trained_heldout(task, heldout):
-  def changed(size):
-    return task.batch(0)[:size]
-
-  return changed
+# The wrong versions of a method, as functions of the task and the right method.
+WRONG = [
+    ("batch", stateful_batch, "pure"),
+    ("batch", lambda task, batch: lambda index, shard=0, shards=1: batch(index), "shares"),
+    ("heldout", lambda task, heldout: lambda size: task.batch(0)[:size],
+     "heldout is not trained on"),
+    ("reward", lambda task, reward: lambda problem, text: Reward(1.0, True),
+     "rewards are those of each"),
+]
 
 
-def lenient_reward(task, reward):
-  def changed(problem, text):
-    return Reward(1.0, True)
-
-  return changed
-
-
-def wrong(make, method, change, seed=0):
-  """A task with one method replaced by `change(task, method)`."""
-  task = make(seed)
-  setattr(task, method, change(task, getattr(task, method)))
-  return task
-
-
-def test_wrong_tasks_are_rejected(path):
+@pytest.mark.parametrize("method, change, promise", WRONG)
+def test_wrong_tasks_are_rejected(path, method, change, promise):
   make = builder("dataset", path, False)
 
-  def broken(method, change):
-    return broken_promises(functools.partial(wrong, make, method, change))
+  def wrong(seed=0):
+    task = make(seed)
+    setattr(task, method, change(task, getattr(task, method)))
+    return task
 
-  assert "pure" in broken("batch", stateful_batch)
-  assert broken("batch", whole_batch) == ["shares"]
-  assert broken("heldout", trained_heldout)
-  assert broken("reward", lenient_reward) == ["rewards are those of each"]
+  assert promise in broken_promises(wrong)

@@ -1,4 +1,4 @@
-"""Chains of digits: exact answers, disjoint splits, purity, and a tokenizer that loses nothing."""
+"""Chains of digits: exact answers, disjoint splits, and a tokenizer that loses nothing."""
 
 import pytest
 from transformers import AutoTokenizer
@@ -35,14 +35,11 @@ def test_anything_else_is_wrong(completion):
   assert not TASK.reward(Problem("7+0", "7"), completion).correct
 
 
-def test_train_and_heldout_are_disjoint_and_pure():
+def test_train_and_heldout_are_disjoint():
   heldout = {p.prompt for p in TASK.heldout(256)}
   assert len(heldout) == 256
   trained = {p.prompt for index in range(100) for p in TASK.batch(index)}
-  assert not heldout & trained
-  assert TASK.batch(5) == ModularChain(TASK.cfg, 0, 64).batch(5) != TASK.batch(6)
-  other = ModularChain(TASK.cfg, 1, 64)
-  assert other.batch(5) != TASK.batch(5) and other.heldout(8) == TASK.heldout(8)
+  assert not heldout & trained and TASK.batch(5) != TASK.batch(6)
 
 
 def test_tokenizer_round_trip(tmp_path):

@@ -22,7 +22,6 @@ def expand(text: str, variables: dict[str, str]) -> str:
 
 
 def run(jobset: dict) -> list[int]:
-  """Runs the pods; returns their exit statuses."""
   pods = []
   for group in jobset["spec"]["replicatedJobs"]:
     job = group["template"]["spec"]

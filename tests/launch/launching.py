@@ -44,3 +44,10 @@ def run_flags(workdir: Path, *overrides: str) -> list[str]:
           "warm_start.steps": 4} | dict(text.split("=") for text in overrides)
   return ["--", f"--config={SMALL}", f"--workdir={workdir}",
           *(f"--config.{key}={value}" for key, value in made.items())]
+
+
+def gcloud(path: str, folder: Path, *more: str, **variables: str) -> subprocess.CompletedProcess:
+  """Runs tpu.py with the stub of gcloud: its calls, and the worker's home, are in `folder`."""
+  return launch("tpu", "--name=a", "--zone=z", *more, path=path,
+                GCLOUD_STUB_CALLS=str(folder / "calls"), GCLOUD_STUB_HOME=str(folder / "home"),
+                **variables)

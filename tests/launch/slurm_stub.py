@@ -15,7 +15,6 @@ NODES = "127.0.0.1"  # the first node is where process 0 listens
 
 
 def directives(script: str) -> dict[str, str]:
-  """Returns the options of a batch script by name."""
   found = re.findall(r"^#SBATCH --([-a-z]+)(?:=(.*))?$", script, re.MULTILINE)
   return dict(found)
 

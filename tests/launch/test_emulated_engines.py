@@ -1,6 +1,4 @@
-"""What would be submitted is run: by stubs of SLURM and Kubernetes in two processes on loopback, of
-Cloud TPU in one. The same command, started again, goes on.
-"""
+"""What would be submitted is run, by stubs of the engines, and goes on when started again."""
 
 import json
 import os
@@ -13,7 +11,6 @@ import time
 from pathlib import Path
 
 import command
-import gcloud_calls
 import launching
 import pytest
 
@@ -38,12 +35,10 @@ def faults(workdir: Path, last: int, processes: int) -> list[str]:
 
 
 def saved(workdir: Path) -> int:
-  """The last iteration of which there is a checkpoint."""
   return max(int(path.name) for path in (workdir / "checkpoints").iterdir())
 
 
 def times(workdir: Path, upto: int) -> dict[str, int]:
-  """When the rollouts of the first iterations were written."""
   return {path.name: path.stat().st_mtime_ns for path in (workdir / "rollouts").iterdir()
           if int(path.name[10:15]) <= upto}
 
@@ -94,9 +89,7 @@ def jobset(path: str, workdir: Path, port: int, **variables: str) -> subprocess.
 
 
 def disturbed(begin, workdir: Path, tasks: Path, number: int, count: int):
-  """Runs `begin` in a thread, and signals `count` tasks in its second iteration, which waits for
-  that at its end; its result.
-  """
+  """Runs `begin` in a thread; signals tasks in iteration 2, which waits for that; its result."""
   result, go_on = [], tasks.with_name("go on")
   thread = threading.Thread(target=lambda: result.append(begin(**command.hold(2, go_on))))
   thread.start()
@@ -171,8 +164,8 @@ def test_a_worker_of_a_tpu_starts_once_stops_and_resumes(tmp_path):
   path = launching.stubs(tmp_path / "bin", gcloud="gcloud_stub")
   home, workdir = tmp_path / "home", tmp_path / "run"
   home.mkdir()
-  call = lambda *more, **variables: gcloud_calls.call(path, tmp_path, *more,
-                                                      **launching.devices(4), **variables)
+  call = lambda *more, **variables: launching.gcloud(path, tmp_path, *more, **variables,
+                                                     **launching.devices(4))
   start = ("start", f"--repo={launching.ROOT}", f"--python={sys.executable}",
            *launching.run_flags(workdir, f"iterations={LAST}"))
   go_on = tmp_path / "go on"

@@ -47,7 +47,6 @@ class Group:
         process.wait()
 
   def text(self, index: int) -> str:
-    """Returns what a process has printed so far."""
     self.outputs[index].seek(0)
     return self.outputs[index].read()
 
@@ -70,6 +69,5 @@ def free_port() -> int:
 
 def train(count: int, devices: int, workdir: Path, kind: str, *overrides: str,
           environment: dict[str, str] | None = None) -> Group:
-  """Begins a run of small_runs.py."""
   return Group(count, devices, f"--config={CASES}:{kind}", f"--workdir={workdir}",
                *(f"--config.{item}" for item in overrides), environment=environment)

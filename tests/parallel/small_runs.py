@@ -4,10 +4,9 @@ They hardly learn: losses of two divisions of the same rows agree only as long a
 changed a token.
 """
 
-import importlib.util
+import runpy
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
 KINDS = ("plain", "slots", "tools", "dynamic", "overlap", "experts", "adapters", "dataset",
          "shaped")
 ITERATIONS = 5
@@ -15,7 +14,8 @@ ITERATIONS = 5
 
 def get_config(kind: str = "plain"):
   base = {"tools": "tiny_tools", "dataset": "chat"}.get(kind, "tiny")
-  config = _module(ROOT / "tests" / "runs" / f"{base}.py").get_config()
+  path = Path(__file__).parents[1] / "runs" / f"{base}.py"
+  config = runpy.run_path(str(path))["get_config"]()
   config.iterations = config.evaluation.every = config.checkpoint.every = ITERATIONS
   config.optimizer.learning_rate = 1e-4
   config.warm_start.steps = 40
@@ -37,10 +37,3 @@ def get_config(kind: str = "plain"):
     config.parameters.update(train="lora", lora_rank=4)
     config.optimizer.learning_rate = 1e-2  # of adapters, which begin at 0
   return config
-
-
-def _module(path: Path):
-  spec = importlib.util.spec_from_file_location(path.stem, path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module

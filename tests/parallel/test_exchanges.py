@@ -1,6 +1,4 @@
-"""Values of the host reach every process, by requests that grow with the processes, not their
-square.
-"""
+"""Values of the host reach every process, by requests that grow with the processes."""
 
 import pickle
 import threading

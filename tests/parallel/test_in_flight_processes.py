@@ -1,6 +1,4 @@
-"""Completions that go on under new weights in two processes: none is lost or doubled, a row's
-tokens are those of one process, and a run that is killed is the run that was not.
-"""
+"""Completions under new weights in two processes: none is lost or doubled, also by kills."""
 
 import signal
 import time
@@ -11,7 +9,7 @@ import numpy as np
 import process_group as group
 import pytest
 import small_runs
-from test_faults import lines, rollouts, until
+from test_faults import until
 
 from experiments.report.run_folder import read_run
 from jaxrl_llm.parallel import processes
@@ -58,7 +56,8 @@ def test_a_row_has_the_tokens_of_one_process(tmp_path):
                                atol=5e-5)
   other = min(common)
   assert any(not np.array_equal(one[row]["tokens"], two[other]["tokens"]) for row in common)
-  assert max(line["in_flight/versions_max"] for line in lines(tmp_path / "2")[1:]) >= 2
+  lines = command.metrics_lines(tmp_path / "2")[1:]
+  assert max(line["in_flight/versions_max"] for line in lines) >= 2
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +80,8 @@ def test_three_kills_of_two_processes_change_nothing(undisturbed, tmp_path):
     assert f"error: process {victim} of 2" in run.text(1 - victim), run.text(1 - victim)
   group.train(2, 4, workdir, "in_flight", *EACH).succeed()
   assert command.timeless(workdir) == command.timeless(undisturbed)
-  assert rollouts(workdir) == rollouts(undisturbed)
-  assert min(line["in_flight/unfinished_tokens"] for line in lines(workdir)[1:]) > 0
+  assert command.rollout_contents(workdir) == command.rollout_contents(undisturbed)
+  assert min(line["in_flight/unfinished_tokens"] for line in command.metrics_lines(workdir)[1:]) > 0
 
 
 @pytest.mark.processes

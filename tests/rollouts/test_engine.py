@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_model
 from suites import quick_of
 
-from jaxrl_llm import parallel
-from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
+from jaxrl_llm.config import SamplerConfig
 from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.models import Model, row_cache
 from jaxrl_llm.rollouts import chunk, decoding, engine, generate, hand_over, sizes
@@ -24,26 +24,14 @@ from jaxrl_llm.rollouts.rollout_table import RolloutTable
 from jaxrl_llm.rollouts.slots import Slots, by_load
 from jaxrl_llm.types import PromptBatch, Sampling
 
-MODEL = Model(
-    ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8,
-                mlp_width=24))
-# far from uniform
-PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))
-EOS, NEW, WIDTH, NEAR_TIE = 3, 20, 7, 1e-4
+MODEL = small_model.network()
+PARAMS = small_model.params_of(MODEL)
+EOS, NEW, WIDTH = 3, 20, 7
 KEY = jax.random.key(7)
 ONE_PROGRAM = {"slots": 16, "refill": False, "compact": 0, "window": NEW}
-EXACT = ("mask", "length", "prompt_length", "truncated", "stop_reason", "policy_step", "row_id",
-         "group_id")
-
-
-def prompts(rows=32, group=4, seed=0) -> PromptBatch:
-  rng = np.random.default_rng(seed)
-  length = rng.integers(1, WIDTH + 1, rows // group)
-  tokens = rng.integers(4, 13, (rows // group, WIDTH))
-  return PromptBatch(
-      np.repeat(tokens, group, 0).astype(np.int32),
-      np.repeat(length, group).astype(np.int32), np.arange(rows, dtype=np.int32),
-      (np.arange(rows) // group).astype(np.int32))
+EXACT = ("tokens", "mask", "length", "prompt_length", "truncated", "stop_reason", "policy_step",
+         "row_id", "group_id")
+prompts = functools.partial(small_model.prompts, rows=32, width=WIDTH)
 
 
 def config(**options) -> EngineConfig:
@@ -72,21 +60,7 @@ def reference(temperature=1.0, **rules):
   return jax.device_get(sampler()(PARAMS, prompts(), KEY, Sampling.of(temperature, **rules)))
 
 
-def flips(a, b) -> int:
-  """Rows whose tokens differ; each must begin at a near tie of the two best perturbed logits."""
-  rows = np.flatnonzero(np.any(a.tokens != b.tokens, 1))
-  for row in rows:
-    at = int(np.argmax(a.tokens[row] != b.tokens[row]))
-    ids = a.tokens[row:row + 1, :at]
-    hidden, _ = MODEL.hidden(PARAMS, ids, np.arange(at)[None], np.ones_like(ids))
-    key = jax.random.fold_in(jax.random.fold_in(KEY, a.row_id[row]), at)
-    best = np.sort(hidden[0, -1] @ MODEL.head(PARAMS) + jax.random.gumbel(key, (13,), jnp.float32))
-    assert best[-1] - best[-2] < NEAR_TIE, f"row {row} differs at {at}, not at a near tie"
-  return len(rows)
-
-
 def assert_same(got, expected):
-  assert flips(got, expected) == 0, "rows flipped at near ties on this seed"
   for name in EXACT:
     np.testing.assert_array_equal(getattr(got, name), getattr(expected, name), err_msg=name)
   np.testing.assert_allclose(got.behavior_log_probs, expected.behavior_log_probs, rtol=0, atol=5e-5)
@@ -135,16 +109,6 @@ def test_shared_prompts_change_nothing(options):
                        prompts()).replace(row_id=prompts().row_id, group_id=prompts().group_id)
   expected = jax.device_get(sampler()(PARAMS, batch, KEY, Sampling.of(1.0)))
   assert_same(run(batch, shared_prefix=True, **options)[0], expected)
-
-
-@pytest.mark.slow
-def test_eight_devices_sample_the_same():
-  mesh = parallel.make_mesh(MeshConfig())
-  model = Model(MODEL.config, parallel.Layout(mesh))
-  got, _ = engine.run(PARAMS, prompts(), KEY, Sampling.of(1.0), model=model, cfg=config(slots=16),
-                      mesh=mesh)
-  assert got.tokens.sharding == parallel.rows(mesh)
-  assert_same(jax.device_get(got), reference())
 
 
 RULES = [{"temperature": 0.0}, {"temperature": 0.6, "top_k": 3}, {"temperature": 1.3, "top_p": 0.7},
@@ -225,25 +189,6 @@ def test_row_limits():
 
 
 @pytest.mark.slow
-def test_stop_tokens_wait_for_the_least_length():
-  """None comes earlier. Log-probs are those without stop tokens, log p - log(1 - p(stop))."""
-  got, _ = run(min_new_tokens=6, **ONE_PROGRAM)
-  early = got.mask & (np.arange(got.tokens.shape[1]) - got.prompt_length[:, None] < 6)
-  assert not np.any(got.tokens[early] == EOS) and np.any(got.tokens[got.mask & ~early] == EOS)
-  free = reference().length - reference().prompt_length
-  assert np.any(free < 6), "without the rule some rows end earlier"
-  positions = np.broadcast_to(np.arange(got.tokens.shape[1]), got.tokens.shape)
-  segments = (positions < got.length[:, None]).astype(np.int32)
-  hidden, _ = MODEL.hidden(PARAMS, got.tokens, positions, segments)
-  log_p = np.asarray(jax.nn.log_softmax(hidden @ MODEL.head(PARAMS), -1))[:, :-1]
-  chosen = np.take_along_axis(log_p, got.tokens[:, 1:, None], -1)[..., 0]
-  expected = chosen - np.where(early[:, 1:], np.log1p(-np.exp(log_p[..., EOS])), 0)
-  mask = got.mask[:, 1:]
-  np.testing.assert_allclose(got.behavior_log_probs[:, 1:][mask], expected[mask], rtol=0, atol=5e-5)
-  assert np.max(np.abs(chosen - expected)[mask]) > 1e-2, "the rule matters"
-
-
-@pytest.mark.slow
 def test_waste_is_small_where_many_rows_wait():
   """72 rows of mean / max 0.4 through 8 slots. Without refill, slots wait for the slowest row."""
   lengths = np.ceil(40 * ((np.arange(72) + 0.5) / 72)**1.5).astype(int)
@@ -265,16 +210,6 @@ def test_waste_is_small_where_many_rows_wait():
     (64, 1, 5, 1, [5, 4, 2, 1])])
 def test_batch_sizes(slots, compact, rows, shards, expected):
   assert sizes.batch_sizes(config(slots=slots, compact=compact), rows, shards) == expected
-
-
-def test_each_prompt_is_prefilled_once():
-  batch = prompts()
-  table = RolloutTable(batch, np.full(32, NEW), config())
-  slots = Slots(table, PARAMS, Draw(KEY, Sampling.of(1.0)), model=MODEL, cfg=config(slots=32),
-              mesh=None)
-  assert slots.admit() and table.admitted == 32
-  (_, prefilled), = slots._prefilled
-  assert prefilled.keys[0].shape[::2] == (8, WIDTH), "one prompt per group"
 
 
 def long_prompts() -> PromptBatch:
@@ -317,9 +252,7 @@ def test_counts():
 
 
 def most_programs(cfg: EngineConfig, rows: int, width: int = WIDTH) -> int:
-  """Programs that runs compile at most: parameters, two of empty caches, prefill and admission for
-  each width of prompts, and a chunk for each batch size and window.
-  """
+  """Programs that runs compile at most: parameters, two of empty caches, and for each size."""
   widths = 1 if cfg.shared_prefix else len(sizes.prompt_widths(width))
   return 3 + 2 * widths + len(sizes.batch_sizes(cfg, rows)) * len(sizes.windows(cfg, width))
 

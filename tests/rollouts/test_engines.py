@@ -49,7 +49,7 @@ def test_equals_generate(axes, devices, options):
 
 
 def test_fewer_groups_than_devices():
-  few = prompts(8)
+  few = prompts(rows=8)
   expected = jax.device_get(sampler()(PARAMS, few, KEY, Sampling.of(1.0)))
   got, _ = run(few, devices=4, axes=MeshConfig(), slots=8)
   assert_same(got, expected)

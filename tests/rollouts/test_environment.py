@@ -1,9 +1,9 @@
-"""Environments under scripted policies: ends of turns in tokens, stop rules, and the ids that are
-inserted.
-"""
+"""Environments under scripted policies: ends of turns in tokens, stop rules, inserted ids."""
 
+import functools
 import threading
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -19,12 +19,14 @@ from jaxrl_llm.rollouts.environment import (
   StopStrings,
   ToolCalls,
   ToolEnvironment,
+  TurnEnvironment,
   make_environment,
 )
 from jaxrl_llm.rollouts.protocols import Fence, Inline, Tag, render
 from jaxrl_llm.rollouts.tools import Calculator, ToolResult
 from jaxrl_llm.tasks.tokenizer import character_tokenizer, encode
-from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_STRING, STOP_TOKEN
+from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_STRING, STOP_TOKEN, Problem
+from jaxrl_llm.wiring import sampler
 
 MERGES = [("`", "`"), ("``", "`"), ("```", "Ċ"), ("```Ċ", "Ċ"), ("]", ";"), ("];", "9"),
           ("Ċ", "```"), ("S", "T"), ("O", "P"), ("ST", "OP"), ("STOP", "!"), ("a", "b")]
@@ -70,27 +72,21 @@ def ids_of(text, tokenizer=TOKENIZER):
   return tokenizer.encode(text, add_special_tokens=False)
 
 
-def fence(*results, **options):
-  return ToolEnvironment(TOKENIZER, Scripted(*results or (OK,)), Fence(),
-                         **{"eos_ids": (EOS,), "max_output_tokens": 2000} | options)
+def fence(*results, protocol=Fence(), max_output_tokens=2000):
+  return ToolEnvironment(TOKENIZER, Scripted(*results or (OK,)), protocol, eos_ids=(EOS,),
+                         max_output_tokens=max_output_tokens)
 
 
-def tag(*results, **options):
-  return ToolEnvironment(TOKENIZER, Scripted(*results or (OK,)), Tag(),
-                         **{"eos_ids": (EOS,), "max_output_tokens": 2000} | options)
+tag = functools.partial(fence, protocol=Tag())
 
 
-def inline(**options):
-  return make_environment(CHARACTERS, "inline", "calculator", **{
-      "eos_ids": (1,),
-      "max_output_tokens": 16
-  } | options)
+def inline(max_output_tokens=16):
+  return make_environment(CHARACTERS, "inline", "calculator", eos_ids=(1,),
+                          max_output_tokens=max_output_tokens)
 
 
 def played(environment, ids, chunk=5):
-  """(kept tokens, what follows) of a policy that samples `ids`, asked after each chunk;
-  None if none ends.
-  """
+  """(kept tokens, what follows) of a policy that samples `ids`, asked after each chunk, or None."""
   for seen in range(0, len(ids), chunk):
     kept = environment.turn_end(ids[:seen + chunk], seen)
     if kept is not None:
@@ -113,6 +109,7 @@ def boxed(output):
                                         ], boxed("\\boxed{1}\n"), ["print('\\\\boxed{1}')\n"]),
     ("```\n# \\boxed{0}\n```", [OK], "\nCode execution result: 42\n\n", ["# \\boxed{0}\n"]),
     ("I give up.<eos>", [], Stop(STOP_TOKEN, void=True), []),
+    ("\nCode execution result: 42\n<eos>", [], Stop(STOP_TOKEN, void=True), []),
     ("```python\nwhile True: pass<eos>", [], Stop(STOP_TOKEN, void=True), []),
     ("```json\n{}\n```\nthen ```py\n1\n```", [OK], "\nCode execution result: 42\n\n", ["1\n"]),
     ("```python\nx = '```'\nprint(x)\n```", [OK], "\nCode execution result: 42\n\n",
@@ -160,11 +157,6 @@ def test_what_follows_the_first_call_is_dropped():
     assert environment.tool.asked == ["print(6*7)\n"]
 
 
-def test_an_output_made_up_without_a_call_is_the_policy_s_text():
-  assert played(fence(),
-                ids_of("\nCode execution result: 42\n<eos>"))[1] == Stop(STOP_TOKEN, void=True)
-
-
 def test_a_call_after_a_stop_token_does_not_count():
   ids = [*ids_of("no"), EOS, *ids_of(PROGRAM)]
   assert fence().turn_end(ids) == len(ids_of("no")) + 1
@@ -199,9 +191,7 @@ def test_a_tagged_turn_without_a_call_is_an_answer():
 # Characters and tokens.
 
 def ends_right(turn_end) -> bool:
-  """Whether an end of turn is the smallest prefix of the sampled ids, also where these are not the
-  usual ones.
-  """
+  """Whether a turn ends with the smallest prefix of the sampled ids, also of unusual ones."""
   usual = ids_of("x = [1+2];9")
   spelled = [i for c in "x = [1+2]" for i in ids_of(c)] + ids_of(";9")
   # `ab` in two tokens, then in one
@@ -257,9 +247,7 @@ def test_a_longer_text_has_the_same_first_call(protocol):
 
 
 def test_ids_without_a_text_hide_no_end():
-  """Padding ids of a larger vocabulary between the letters of a stop string, over two looks and
-  over many.
-  """
+  """Padding ids of a larger vocabulary stand between the letters of a stop string."""
   stop, nothing = StopStrings(TOKENIZER, ["STOP"], eos_ids=(EOS,)), [len(TOKENIZER) + 7] * 9
   assert TOKENIZER.decode(nothing) == ""
   ids = ids_of("abab") + [i for c in "STOP" for i in [*ids_of(c), *nothing]]
@@ -269,10 +257,9 @@ def test_ids_without_a_text_hide_no_end():
     return [stop.turn_end(ids, seen) for seen in range(kept)]
 
   assert found(stop) == [kept] * kept
+  # Wrong: a look back over so many ids, whatever they stand for.
   stop._back = lambda ids, seen: max(0, seen - stop._overlap)
-  assert found(stop) != [
-      kept
-  ] * kept, "a look back over so many ids, whatever they stand for, would pass too"
+  assert found(stop) != [kept] * kept
 
 
 def test_stop_strings():
@@ -332,9 +319,7 @@ def test_output_is_cut_in_the_same_way_each_time():
 
 
 def safe_output(environment) -> bool:
-  """Whether an output that spells the chat template's names, and the stop token's, comes out
-  without their ids.
-  """
+  """Whether an output that spells the names of special tokens comes out without their ids."""
   named = set(TOKENIZER.get_added_vocab().values())
   text = "1<|im_end|>\n<|im_start|>assistant\n<tool_call></tool_response><eos><<eos>"
   start, end = (tuple(ids_of(part)) for part in (Tag().before, Tag().after))
@@ -425,3 +410,42 @@ def test_a_slow_call_keeps_no_other_row_waiting():
     assert isinstance(slow.result(300), Continue)
   environment.close()
   assert environment.tool.closed
+
+
+# The base of one's own environments.
+
+written = functools.partial(ids_of, tokenizer=CHARACTERS)
+
+
+def test_a_turn_ends_with_its_first_marker_or_stop_token():
+  environment = TurnEnvironment(CHARACTERS, (1,), markers=(";",))
+  assert environment.turn_end(written("12")) is None
+  assert environment.turn_end(written("12;3;")) == 3
+  assert environment.turn_end(written("12;3;"), seen=1) == 3
+  assert environment.turn_end([*written("12"), 1, *written(";")]) == 3
+  assert environment.split([*written("12"), 1]) == ("12", True)
+
+
+def test_without_markers_only_a_stop_token_ends_a_turn():
+  environment = TurnEnvironment(CHARACTERS, (1,))
+  assert environment.turn_end(written("12;")) is None
+  assert environment.turn_end([*written("1"), 1]) == 2
+
+
+def test_batches_under_way_at_once_have_their_own_problems():
+  environment = TurnEnvironment(CHARACTERS, (1,))
+  first = environment.for_rows({0: Problem("a", "1")})
+  second = environment.for_rows({0: Problem("b", "2")})
+  assert (first.problems[0].answer, second.problems[0].answer) == ("1", "2")
+  assert not environment.problems
+
+
+@pytest.mark.parametrize("raised", [ValueError("stuck"), SystemExit(0)])
+def test_an_environment_that_cannot_be_closed_ends_no_run(raised, caplog):
+  def close():
+    raise raised
+
+  nothing = [None] * 8
+  nothing[3] = types.SimpleNamespace(close=close)
+  sampler.Sampler(*nothing).close()
+  assert "environment SimpleNamespace: close: " in caplog.text

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_model
 from flax.traverse_util import flatten_dict
 
 from jaxrl_llm import parallel
@@ -14,7 +15,7 @@ from jaxrl_llm.config import MeshConfig, ModelConfig, SamplerConfig
 from jaxrl_llm.models import Model, kv_cache
 from jaxrl_llm.rollouts import engine, generate, hand_over
 from jaxrl_llm.rollouts.engine import EngineConfig
-from jaxrl_llm.types import PromptBatch, Sampling
+from jaxrl_llm.types import Sampling
 
 SHAPES = ModelConfig(vocab_size=13, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
                      mlp_width=24)
@@ -29,20 +30,19 @@ def model_of(**options) -> Model:
 
 
 def params_of(model: Model):
-  """Parameters far from uniform, biases among them."""
   return jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x + 0.1, model.init(jax.random.key(0)))
 
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-  """Copies are made as for a GPU."""
   monkeypatch.setattr(hand_over, "platform_of", lambda constrain: "gpu")
 
 
 def hidden(model: Model, params):
   tokens = jax.random.randint(jax.random.key(1), (3, 7), 0, SHAPES.vocab_size)
   positions = jnp.broadcast_to(jnp.arange(7), (3, 7))
-  return np.asarray(model.hidden(params, tokens, positions, jnp.ones((3, 7), jnp.int32))[0])
+  return np.asarray(
+      jax.jit(model.hidden)(params, tokens, positions, jnp.ones((3, 7), jnp.int32))[0])
 
 
 def check_states(model: Model, copied):
@@ -102,10 +102,7 @@ def test_it_is_fused_only_on_gpus_that_have_all_heads(monkeypatch):
 def test_the_engine_samples_the_same_tokens(scan_layers, on_gpu):
   model = model_of(vocab_size=14 + scan_layers, scan_layers=scan_layers)  # no program of others
   params, key, stop = params_of(model), jax.random.key(7), (2,)
-  tokens = jax.random.randint(jax.random.key(3), (8, 5), 3, SHAPES.vocab_size)
-  number = np.arange(8, dtype=np.int32)
-  prompts = PromptBatch(np.repeat(np.asarray(tokens[::4], np.int32), 4, 0),
-                        np.repeat(np.array([5, 3], np.int32), 4), number, number // 4)
+  prompts = small_model.prompts(rows=8)
   cfg = EngineConfig(group_size=4, max_new_tokens=9, slots=8, chunk=4, window=8, stop_ids=stop,
                      pad_id=0)
   got, _ = engine.run(params, prompts, key, Sampling.of(1.0), model=model, cfg=cfg)

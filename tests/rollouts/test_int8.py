@@ -1,6 +1,4 @@
-"""Matrices held as int8: what they hold, what their products are, and that decoding reads them as
-they are held.
-"""
+"""Matrices held as int8: what they hold, their products, and that decoding reads them so."""
 
 import dataclasses
 import functools
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 from jax import lax
+from small_model import prompts
 from suites import quick_of
 
 from jaxrl_llm import parallel
@@ -28,7 +27,7 @@ from jaxrl_llm.models import Model, int8, trainable
 from jaxrl_llm.models.layers import MATRICES
 from jaxrl_llm.rollouts import engine, generate, hand_over, numerics
 from jaxrl_llm.training.score import score
-from jaxrl_llm.types import PromptBatch, Sampling
+from jaxrl_llm.types import Sampling
 
 CONFIG = ModelConfig(vocab_size=31, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
                      mlp_width=40, qkv_bias=True, out_bias=True)
@@ -184,13 +183,6 @@ def test_the_check_of_integer_products_rejects(wrong):
 # --- sampling
 
 
-def prompts(rows=16, group=4, width=5) -> PromptBatch:
-  rng = np.random.default_rng(0)
-  tokens = np.repeat(rng.integers(4, 31, (rows // group, width)), group, 0).astype(np.int32)
-  at = np.arange(rows, dtype=np.int32)
-  return PromptBatch(tokens, np.full(rows, width, np.int32), at, at // group)
-
-
 def generation(model):
   cfg = SamplerConfig(4, NEW, NEW, (3,), 0)
   return jax.jit(functools.partial(generate, model=model, cfg=cfg))
@@ -200,7 +192,7 @@ def generation(model):
 def test_the_behavior_is_that_of_the_quantized_network(quantization):
   model, params = quantized(quantization)
   rollout = generation(model)(params, prompts(), KEY, SAMPLING)
-  probabilities = functools.partial(score, cfg=StepConfig())
+  probabilities = jax.jit(functools.partial(score, cfg=StepConfig()), static_argnames="model")
   own = probabilities(params, rollout, SAMPLING, model=model).log_probs
   # A rounding of 1e-7 may move an activation by a whole step of int8.
   atol = 1e-5 if quantization == "int8_weights" else 5e-2

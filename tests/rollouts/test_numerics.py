@@ -1,6 +1,4 @@
-"""A rollout's own numerics: what is rounded and how, that nothing else is, and that the gap shows
-where asked for.
-"""
+"""A rollout's own numerics: what is rounded and how, nothing else, and that the gap shows."""
 
 import dataclasses
 import functools
@@ -11,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import small_model
 from flax.traverse_util import flatten_dict
 
 from jaxrl_llm.config import (
   ConfigError,
-  ModelConfig,
   ParametersConfig,
   RolloutConfig,
   SamplerConfig,
@@ -27,13 +25,10 @@ from jaxrl_llm.objective.mismatch import mismatch_metrics
 from jaxrl_llm.reporting.summary import summarize
 from jaxrl_llm.rollouts import engine, generate, numerics
 from jaxrl_llm.training.score import score
-from jaxrl_llm.types import PromptBatch, Sampling
+from jaxrl_llm.types import Sampling
 
-MODEL = Model(
-    ModelConfig(vocab_size=13, width=16, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=8,
-                mlp_width=24))
-# far from uniform
-PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))
+MODEL = small_model.network(num_layers=2)
+PARAMS = small_model.params_of(MODEL)
 KEY, NEW, SAMPLING = jax.random.key(7), 9, Sampling.of(1.0)
 INT8 = RolloutConfig(quantization="int8")
 
@@ -46,9 +41,7 @@ def variant(**options) -> Model:
 
 
 def check_rounding(rounded):
-  """(shape, contracted, produced): each channel within half its own scale, channels of very
-  different sizes.
-  """
+  """Each channel is within half its own scale; channels are of very different sizes."""
   for shape, contracted, produced in (((6, 3, 4), 1, 2), ((3, 4, 6), 2, 1), ((2, 6, 5), 1, 1),
                                       ((2, 3, 6, 5), 1, 1)):
     matrix = np.asarray(jax.random.normal(jax.random.key(1), shape))
@@ -177,10 +170,8 @@ def test_a_missing_library_is_named(monkeypatch):
 @pytest.mark.parametrize("own, cached", [(jnp.float32, jnp.bfloat16), (jnp.bfloat16, jnp.float32)])
 def test_attention_multiplies_in_the_wider_dtype(own, cached):
   make = lambda i, shape: jax.random.normal(jax.random.key(i), shape)
-  queries, keys, values = make(0,
-                               (2, 3, 4, 8)).astype(own), make(1,
-                                                               (2, 2, 8, 5)), make(2, (2, 2, 5, 8))
-  keys, values, visible = keys.astype(cached), values.astype(cached), jnp.ones((2, 3, 5), bool)
+  queries, visible = make(0, (2, 3, 4, 8)).astype(own), jnp.ones((2, 3, 5), bool)
+  keys, values = make(1, (2, 2, 8, 5)).astype(cached), make(2, (2, 2, 5, 8)).astype(cached)
   found = attend(queries, keys, values, visible)
   full = attend(*(x.astype(jnp.float32) for x in (queries, keys, values)), visible)
   assert found.dtype == own
@@ -232,16 +223,6 @@ def test_cache_dtype_survives_a_change_of_the_config():
 # --- through both samplers
 
 
-def prompts(rows=16, group=4, width=5) -> PromptBatch:
-  rng = np.random.default_rng(0)
-  length = rng.integers(1, width + 1, rows // group)
-  tokens = rng.integers(4, 13, (rows // group, width))
-  return PromptBatch(
-      np.repeat(tokens, group, 0).astype(np.int32),
-      np.repeat(length, group).astype(np.int32), np.arange(rows, dtype=np.int32),
-      (np.arange(rows) // group).astype(np.int32))
-
-
 @functools.cache
 def scorer(model):
   return jax.jit(functools.partial(score, model=model, cfg=StepConfig()))
@@ -252,19 +233,18 @@ def sampled(cfg: RolloutConfig, model=MODEL, params=PARAMS):
   if cfg.slots:
     sizes = engine.EngineConfig(4, NEW, NEW + 3, (3,), 0, slots=cfg.slots, chunk=4, compact=0,
                                 shared_prefix=cfg.shared_prefix)
-    return jax.device_get(engine.run(params, prompts(), KEY, SAMPLING, model=model, cfg=sizes)[0])
-  cfg = SamplerConfig(4, NEW, NEW, (3,), 0)
-  return jax.device_get(
-      jax.jit(functools.partial(generate, model=model, cfg=cfg))(params, prompts(), KEY, SAMPLING))
+    rollout, _ = engine.run(params, small_model.prompts(), KEY, SAMPLING, model=model, cfg=sizes)
+    return jax.device_get(rollout)
+  run = jax.jit(functools.partial(generate, model=model, cfg=SamplerConfig(4, NEW, NEW, (3,), 0)))
+  return jax.device_get(run(params, small_model.prompts(), KEY, SAMPLING))
 
 
 def gap(rollout, model=MODEL, params=PARAMS) -> dict[str, float]:
   """The meter, with the parameters and the numerics of the trainer."""
   log_probs = scorer(model)(params, rollout, SAMPLING).log_probs
-  return summarize(
-      jax.device_get(
-          mismatch_metrics(log_probs, jnp.asarray(rollout.behavior_log_probs),
-                           jnp.asarray(rollout.mask))))
+  found = mismatch_metrics(log_probs, jnp.asarray(rollout.behavior_log_probs),
+                           jnp.asarray(rollout.mask))
+  return summarize(jax.device_get(found))
 
 
 @pytest.mark.slow

@@ -24,7 +24,6 @@ from jaxrl_llm.models import Model
 from jaxrl_llm.models.moe import MoE
 from jaxrl_llm.models.transformer import unconstrained
 from jaxrl_llm.objective.loss import policy_loss
-from jaxrl_llm.objective.row_stats import row_stats
 from jaxrl_llm.rollouts import generate, numerics
 from jaxrl_llm.training.packing import Packer
 from jaxrl_llm.training.score import score
@@ -73,8 +72,8 @@ def drawn(model, weights):
 
 
 @functools.cache
-def scorer(pieces=1):
-  return jax.jit(functools.partial(score, model=MODEL, cfg=StepConfig(LossConfig(), pieces)))
+def scorer(pieces=1, model=MODEL):
+  return jax.jit(functools.partial(score, model=model, cfg=StepConfig(LossConfig(), pieces)))
 
 
 def gaps(rollout, weights=None):
@@ -106,9 +105,7 @@ def test_the_sampler_records_what_its_network_chose():
 
 @pytest.mark.parametrize("kind", ["int8", "stale"])
 def test_replay_takes_out_the_mismatch_of_routers(kind):
-  """What is left is the mismatch of the weights; without replay there are tokens with another
-  expert, and these have the largest gaps.
-  """
+  """What is left is the mismatch of the weights: no token is sent to another expert."""
   rollout = sampled(kind)
   with_replay, without = gaps(rollout), gaps(rollout.replace(routing=None))
   print(kind, "mean", with_replay.mean(), without.mean(), "max", with_replay.max(), without.max())
@@ -173,7 +170,6 @@ def test_packing_micro_batches_order_and_devices_change_nothing():
   model = dataclasses.replace(MODEL, constrain=parallel.Layout(parallel.make_mesh(MeshConfig())))
   mesh = model.constrain.mesh
   placed = jax.device_put(params(), parallel.param_shardings(model, mesh))
-  on_mesh = jax.jit(functools.partial(score, model=model, cfg=StepConfig(LossConfig())))
   scanned = dataclasses.replace(MODEL, config=dataclasses.replace(MODEL.config, scan_layers=True))
   blocks = jax.tree.map(lambda *x: jnp.stack(x), *params()["blocks"].values())
   stacked = params() | {"blocks": blocks}
@@ -182,9 +178,9 @@ def test_packing_micro_batches_order_and_devices_change_nothing():
       "order": permuted[np.argsort(order)],
       "packed": scorer()(params(), rollout, one, packing=packer.pack(rollout)).log_probs,
       "shared prompts": scorer()(params(), rollout, one, packing=shared).log_probs,
-      "devices": on_mesh(placed, jax.device_put(rollout, parallel.rows(mesh)), one).log_probs,
-      "scanned": row_stats(stacked, rollout.tokens, rollout.length, model=scanned,
-                           replayed=rollout.routing).log_probs,
+      "devices": scorer(model=model)(
+          placed, jax.device_put(rollout, parallel.rows(mesh)), one).log_probs,
+      "scanned": scorer(model=scanned)(stacked, rollout, one).log_probs,
   }
   for name, log_probs in pairs.items():
     np.testing.assert_allclose(np.asarray(log_probs)[rollout.mask], expected[rollout.mask],
@@ -219,8 +215,7 @@ def test_windows_and_dense_layers():
   weights = jax.tree.map(lambda x: 6 * x if x.ndim > 1 else x, WINDOWED.init(jax.random.key(0)))
   rollout = drawn(WINDOWED, weights)
   assert rollout.routing.shape == (ROWS, WIDTH + NEW, 2, 2)
-  log_probs = score(weights, rollout, Sampling.of(1.0), model=WINDOWED,
-                    cfg=StepConfig(LossConfig())).log_probs
+  log_probs = scorer(model=WINDOWED)(weights, rollout, Sampling.of(1.0)).log_probs
   gap = np.abs(log_probs - rollout.behavior_log_probs)[rollout.mask]
   assert gap.max() < 1e-4
 

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suites import quick_of
 
 from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.types import Sampling
-
-pytestmark = pytest.mark.slow
 
 SAMPLES, V = 200_000, 12
 # Upper 0.1 % points of chi-square with 1 to 11 degrees of freedom.
@@ -27,9 +26,7 @@ BANNED = 4  # a likely token
 
 
 def state():
-  """(hidden state [D], head [D, V]); the logits are unordered; the first and the banned token are
-  likely.
-  """
+  """(hidden state [D], head [D, V]); the first and the banned token are likely."""
   logits = np.array([1.2, -0.4, 0.3, -1.6, 1.0, -0.9, 0.6, -2.2, 0.1, -0.1, 0.8, -3.0], np.float32)
   return np.ones(1, np.float32), logits[None]
 
@@ -87,8 +84,8 @@ def refuted(counts, p) -> bool:
   return np.sum((counts[kept] - expected) ** 2 / expected) > QUANTILE[kept.sum() - 2]
 
 
-@pytest.mark.parametrize("banned", [False, True])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name, banned", quick_of({"all"}, {
+    name + " with a ban" * banned: (name, banned) for name in CASES for banned in (False, True)}))
 def test_frequencies_are_the_stated_ones(name, banned):
   counts, reported = counted(name, banned)
   p = stated(*CASES[name], banned)
@@ -98,9 +95,7 @@ def test_frequencies_are_the_stated_ones(name, banned):
 
 
 def before_renormalising(name, p):
-  """Wrong: the probabilities of the whole distribution, as a sampler reports that forgets to
-  renormalise.
-  """
+  """Wrong: probabilities of a sampler that forgets to renormalise."""
   return stated(CASES[name][0], {}) * (p > 0)
 
 
@@ -118,12 +113,14 @@ WRONG = [(name, before_renormalising) for name, (_, rules) in CASES.items() if r
         ] + [("all", top_p_before_top_k)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "wrong"), WRONG)
 def test_other_probabilities_are_refuted(name, wrong):
   p = stated(*CASES[name])
   assert refuted(counted(name)[0], wrong(name, p))
 
 
+@pytest.mark.slow
 def test_another_temperature_and_a_forgotten_ban_are_refuted():
   assert refuted(counted("temperature")[0], stated(0.72, {}))
   assert refuted(counted("top_k", True)[0], stated(*CASES["top_k"]))

@@ -26,7 +26,6 @@ BLOCK = live_attention.block_of(WIDTH + NEW, jnp.dtype("float32"))
 
 
 def by_engine(attention, mesh=None, temperature=1.0, **options):
-  decoding.build.cache_clear()
   cfg = EngineConfig(**{"group_size": 4, "max_new_tokens": NEW, "slots": 8, "chunk": CHUNK,
                         "window": 8, "stop_ids": (EOS,), "pad_id": 0, "attention": attention}
                      | options)
@@ -36,23 +35,34 @@ def by_engine(attention, mesh=None, temperature=1.0, **options):
   return jax.device_get(rollout), stats
 
 
+@functools.cache
+def generator(model):
+  cfg = SamplerConfig(4, NEW, 8, (EOS,), 0)
+  return jax.jit(functools.partial(generate, model=model, cfg=cfg))
+
+
 def by_generate(temperature=1.0, model=MODEL, params=PARAMS):
-  run = functools.partial(generate, model=model, cfg=SamplerConfig(4, NEW, 8, (EOS,), 0))
-  return jax.device_get(jax.jit(run)(params, prompts(), KEY, Sampling.of(temperature)))
+  return jax.device_get(generator(model)(params, prompts(), KEY, Sampling.of(temperature)))
 
 
-def scored(rollout):
+@functools.cache
+def full_pass(model):
+  return jax.jit(lambda params, *rows: jax.nn.log_softmax(
+      model.hidden(params, *rows)[0] @ model.head(params)))
+
+
+def scored(rollout, model=MODEL, params=PARAMS):
   """[B, L, V] by a full forward pass, which masks all pairs."""
   columns = np.arange(rollout.tokens.shape[1])
   segments = (columns < rollout.length[:, None]).astype(np.int32)
-  hidden, _ = MODEL.hidden(PARAMS, rollout.tokens, np.broadcast_to(columns, segments.shape),
-                           segments)
-  return np.asarray(jax.nn.log_softmax(hidden @ MODEL.head(PARAMS)))
+  columns = np.broadcast_to(columns, segments.shape)
+  return np.asarray(full_pass(model)(params, rollout.tokens, columns, segments))
 
 
-def largest_difference(rollout) -> float:
+def largest_difference(rollout, *network) -> float:
   """Of the sampler's log-probs from the full pass'."""
-  of_next = np.take_along_axis(scored(rollout)[:, :-1], rollout.tokens[:, 1:, None], -1)[..., 0]
+  log_probs = scored(rollout, *network)[:, :-1]
+  of_next = np.take_along_axis(log_probs, rollout.tokens[:, 1:, None], -1)[..., 0]
   mask = rollout.mask[:, 1:]
   assert (rollout.length > WIDTH + 2 * WINDOW).sum() > 4, "rows are longer than their windows"
   return float(np.abs(rollout.behavior_log_probs[:, 1:] - of_next)[mask].max())
@@ -66,21 +76,17 @@ SAMPLERS = {
     "kernel": functools.partial(by_engine, "kernel"),
     "kernel, shared prompts": functools.partial(by_engine, "kernel", shared_prefix=True),
 }
-every_sampler = pytest.mark.parametrize("sample", quick_of(
-    {"generate", "windowed", "kernel, shared prompts"}, {k: (v,) for k, v in SAMPLERS.items()}))
 
 
 def rollout_of(sampled):
   return sampled[0] if isinstance(sampled, tuple) else sampled
 
 
-@every_sampler
+@pytest.mark.parametrize("sample", quick_of(
+    {"generate", "windowed", "kernel, shared prompts"}, {k: (v,) for k, v in SAMPLERS.items()}))
 def test_each_token_sees_what_the_full_pass_sees(sample):
+  """Its log-prob is that of the full pass, and without noise it is the pass' most likely one."""
   assert largest_difference(rollout_of(sample())) < 1e-5
-
-
-@every_sampler
-def test_greedy_tokens_are_those_of_the_full_pass(sample):
   rollout = rollout_of(sample(temperature=0.0))
   best = scored(rollout)[:, :-1].argmax(-1)
   mask = rollout.mask[:, 1:]
@@ -89,18 +95,9 @@ def test_greedy_tokens_are_those_of_the_full_pass(sample):
 
 
 def test_stacked_layers_with_a_window():
-  config = dataclasses.replace(CONFIG, full_layers=(), scan_layers=True)
-  model = Model(config)
+  model = Model(dataclasses.replace(CONFIG, full_layers=(), scan_layers=True))
   params = jax.tree.map(lambda x: 4 * x, model.init(jax.random.key(0)))
-  rollout = by_generate(model=model, params=params)
-  columns = np.arange(rollout.tokens.shape[1])
-  segments = (columns < rollout.length[:, None]).astype(np.int32)
-  hidden, _ = model.hidden(params, rollout.tokens, np.broadcast_to(columns, segments.shape),
-                           segments)
-  log_probs = np.asarray(jax.nn.log_softmax(hidden @ model.head(params)))
-  of_next = np.take_along_axis(log_probs[:, :-1], rollout.tokens[:, 1:, None], -1)[..., 0]
-  np.testing.assert_allclose(rollout.behavior_log_probs[:, 1:], of_next * rollout.mask[:, 1:],
-                             atol=4e-5)
+  assert largest_difference(by_generate(model=model, params=params), model, params) < 4e-5
 
 
 @pytest.mark.slow
@@ -137,13 +134,24 @@ WRONG = {
 }
 
 
+def forget_programs():
+  decoding.build.cache_clear()
+  generator.cache_clear()
+
+
+@pytest.fixture
+def traced_again():
+  forget_programs()
+  yield
+  forget_programs()
+
+
 @pytest.mark.parametrize("sampler, wrong", quick_of(
     {"windowed, a column short", "kernel, a column long"}, WRONG))
-def test_another_window_is_rejected(sampler, wrong, monkeypatch):
+def test_another_window_is_rejected(sampler, wrong, monkeypatch, traced_again):
   monkeypatch.setattr(live_comparison, "difference", lambda *_: 0.0)  # it would see this, too
   monkeypatch.setattr(*wrong)
   assert largest_difference(rollout_of(SAMPLERS[sampler]())) > 1e-3
-  decoding.build.cache_clear()
 
 
 def difference(window: int, block: int = BLOCK) -> float:
@@ -181,13 +189,10 @@ def test_a_layer_has_the_slots_of_its_window():
 
 def test_what_is_read_is_counted():
   """By window, in whole blocks of the kernel, or with the room of a chunk."""
-  reads = {kind: by_engine(kind)[1] for kind in ("windowed", "kernel")}
+  (_, windowed), (rollout, kernel) = by_engine("windowed"), by_engine("kernel")
   per_layer = kv_cache.column_bytes(CONFIG) // LAYERS
-  needed = {stats.cache_bytes_needed for stats in reads.values()}
-  assert len(needed) == 1
-  full = sum(int(n) for n in by_engine("kernel")[0].mask.sum(1)) * (WIDTH + NEW) * 3 * per_layer
-  assert needed.pop() < full
-  windowed = reads["windowed"].cache_bytes_read
-  steps = reads["windowed"].slot_steps
-  assert windowed <= steps * per_layer * (2 * (WINDOW - 1 + CHUNK) + WIDTH + NEW + CHUNK)
-  assert windowed > steps * per_layer * 2 * (WINDOW - 1 + CHUNK)
+  full = int(rollout.mask.sum()) * (WIDTH + NEW) * 3 * per_layer
+  assert windowed.cache_bytes_needed == kernel.cache_bytes_needed < full
+  read, steps = windowed.cache_bytes_read, windowed.slot_steps * per_layer
+  assert read <= steps * (2 * (WINDOW - 1 + CHUNK) + WIDTH + NEW + CHUNK)
+  assert read > steps * 2 * (WINDOW - 1 + CHUNK)

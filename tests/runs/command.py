@@ -8,10 +8,13 @@ compared, because forks have one seed of hashes.
 import json
 import os
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import forked
 import jax
+import processes
 import programs
 
 from experiments.commands import cache, saved
@@ -24,9 +27,7 @@ Process = subprocess.Popen | forked.Command
 
 
 def hold(iteration: int, path: Path | str = "") -> dict[str, str]:
-  """The environment of a run that waits before it writes the metrics of an iteration until there is
-  a file at `path`; without one, until it is killed (see tiny.py).
-  """
+  """The environment of a run that waits to write an iteration's metrics for a file, or its kill."""
   return {"HOLD": f"{iteration}:{path}"}
 
 
@@ -61,6 +62,14 @@ def launch(script: str, *flags: str, compile_log: Path | None = None,
     env["COMPILE_LOG"] = str(compile_log)
   arguments = [f"experiments/{script}.py", *flags]
   return (forked.begin if interpreter else forked.Command)(arguments, ROOT, env)
+
+
+def wait_for(ready: Callable, process: Process) -> None:
+  """Waits for `ready()`, while the process runs."""
+  end = time.monotonic() + 600
+  while not ready():
+    assert process.poll() is None and time.monotonic() < end, process.communicate()[1]
+    time.sleep(0.002)
 
 
 def finish(process: Process) -> subprocess.CompletedProcess:
@@ -113,6 +122,11 @@ def rollout_contents(workdir: Path) -> dict[str, bytes]:
 def checkpoint_iterations(workdir: Path) -> list[int]:
   return sorted(
       int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
+
+
+def descendants(pid: int) -> list[int]:
+  below = processes.children(pid)
+  return below + [other for child in below for other in descendants(child)]
 
 
 def last_tree(workdir: Path):

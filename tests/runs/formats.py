@@ -1,6 +1,4 @@
-"""Files as they are published: a Qwen3 checkpoint directory with tokenizer and chat template, and
-GSM8K lines.
-"""
+"""Files as they are published: a Qwen3 checkpoint with tokenizer and template, and GSM8K lines."""
 
 import json
 from pathlib import Path
@@ -27,9 +25,7 @@ PROBLEMS = 200
 
 
 def problems() -> list[dict]:
-  """Rows of GSM8K: a question, and an answer whose rationale has calculator marks and ends in ####
-  and a number.
-  """
+  """Rows of GSM8K: a question, and an answer with calculator marks, #### and a number."""
   rng = np.random.default_rng(0)
   rows = []
   for number in range(PROBLEMS):
@@ -65,9 +61,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def write_checkpoint(directory: Path) -> Path:
-  """A random Qwen3 of two layers and width 32, written by transformers, with all files that a
-  release has.
-  """
+  """A random Qwen3 of two layers, written by transformers, with all files of a release."""
   import torch
   import transformers
 

@@ -7,10 +7,10 @@ lies between two calls. Without KILL, CALLS=path has a line for each call: the n
 """
 
 import builtins
-import importlib.util
 import io
 import json
 import os
+import runpy
 import signal
 import threading
 from pathlib import Path
@@ -27,10 +27,7 @@ def get_config(name: str = "tiny:ctpo"):
     _kill_after(plan["after"])
   elif plan or "CALLS" in os.environ:
     _watch(plan)
-  spec = importlib.util.spec_from_file_location(module, Path(__file__).with_name(f"{module}.py"))
-  tiny = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(tiny)
-  return tiny.get_config(preset)
+  return runpy.run_path(str(Path(__file__).with_name(f"{module}.py")))["get_config"](preset)
 
 
 def _kill_after(seconds: float) -> None:

@@ -3,25 +3,19 @@
 The reward is the share of digits in a completion: it differs within a group from the start.
 """
 
-import importlib.util
+import runpy
 from pathlib import Path
 
 from jaxrl_llm.config import base_config
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
 ITERATIONS = 3
 
 
-def _module(path: Path):
-  spec = importlib.util.spec_from_file_location(path.stem, path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
-
-
 def get_config():
-  _module(Path(__file__).with_name("tiny.py")).hold_on()
-  config = _module(ROOT / "configs/smollm2_135m.py").get_config("lora")
+  runpy.run_path(str(HERE / "tiny.py"))["hold_on"]()
+  recipe = runpy.run_path(str(HERE.parents[1] / "configs" / "smollm2_135m.py"))
+  config = recipe["get_config"]("lora")
   config.iterations = ITERATIONS
   config.plugins = (*config.plugins, "tests/runs/digit_reward.py")
   config.reward.name = "digits"

@@ -1,6 +1,4 @@
-"""Bad input ends in one short error that names key, value, allowed range and fix, before anything
-compiles.
-"""
+"""Bad input ends in one short error with key, value, range and fix, before anything compiles."""
 
 import json
 import runpy
@@ -15,10 +13,10 @@ import tiny
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import presets
 from jaxrl_llm.config import ConfigError, from_dict, to_dict
-from jaxrl_llm.objective import advantages, estimators
+from jaxrl_llm.objective import estimators
 from jaxrl_llm.wiring import setup
 
-ESTIMATORS, ADVANTAGES = ", ".join(estimators.names()), ", ".join(advantages.names())
+ESTIMATORS = ", ".join(estimators.names())
 
 REFUSED = {
     # what: ({key: value}, texts of the message)
@@ -33,26 +31,19 @@ REFUSED = {
     "fraction for an integer": ({"seed": 1.5}, ["seed = 1.5", "int", "0 to 2147483647"]),
     "truth for a number": ({"optimizer.b1": True},
                            ["optimizer.b1 = True", "float", "0.0 to 0.999999"]),
-    "word for a truth": ({"model.tie_head": "yes"}, ["model.tie_head = 'yes'", "bool"]),
     "word for an estimator's number": ({"estimator.log_low": "abc"},
                                        ["estimator.log_low = 'abc'", "float", "none"]),
     "number for a plugin": ({"plugins": (3,)}, ["plugins", "3"]),
     "below the range": ({"rollout.temperature": -1.0},
                         ["rollout.temperature = -1.0", "0.001 to 100.0"]),
     "above the range": ({"optimizer.b1": 2}, ["optimizer.b1 = 2", "0.0 to 0.999999"]),
-    "moment that forgets nothing": ({"optimizer.b2": 1.0},
-                                    ["optimizer.b2 = 1.0", "0.0 to 0.999999"]),
-    "gradient of no length": ({"optimizer.max_grad_norm": 0.0},
-                              ["optimizer.max_grad_norm = 0.0", "1e-09 to inf"]),
     "not a number": ({"optimizer.learning_rate": float("nan")},
                      ["optimizer.learning_rate = nan", "0.0 to inf"]),
-    "no devices": ({"mesh.data": 0}, ["mesh.data = 0"]),
     "unknown choice": ({"correction.level": "tokn"},
                        ["correction.level = 'tokn'", "'none', 'token', 'sequence'",
                         "Did you mean 'token'?"]),
     "unknown task": ({"task.name": "sums"}, ["task.name = 'sums'", "modular_chain"]),
     "unknown estimator": ({"estimator.name": "pppo"}, ["estimator.name = 'pppo'", ESTIMATORS]),
-    "unknown advantage": ({"advantage.name": "gea"}, ["advantage.name = 'gea'", ADVANTAGES]),
     "more rows than a group has": ({"advantage.name": "pass_k", "advantage.k": 64},
                                    ["advantage.k = 64", "rollout.group_size", "advantage.k below"]),
     "parts of a reward that is shaped": (
@@ -61,18 +52,12 @@ REFUSED = {
     "option that the advantage does not read": (
         {"advantage.weight": "step"},
         ["advantage.weight = 'step'", "'grpo'", "otb", "Fix: remove it"]),
-    "shaping that nothing reads": ({"shaping.alpha": 0.3},
-                                   ["shaping.alpha = 0.3", "grpo_lambda", "Fix: remove it"]),
     "penalty longer than the completion": (
         {"shaping.overlong_buffer": 6},
         ["shaping.overlong_buffer = 6", "0 to 5"]),
     "dynamic sampling without groups": (
         {"dynamic_sampling.enabled": True, "rollout.group_size": 1, "advantage.name": "none"},
         ["dynamic_sampling.enabled", "group_size >= 2"]),
-    "ratio in a reward": ({"kl.coef": 0.1, "kl.place": "reward", "kl.importance": True},
-                          ["kl.importance = True", "kl.place = 'reward'", "kl.place = loss"]),
-    "length of another weighting": ({"aggregation.fixed_length": 8},
-                                    ["aggregation.fixed_length = 8", "'sequence'", "fixed"]),
     "value head without a critic": ({"model.value_head": True},
                                     ["model.value_head is no key any more", "advantage.name=gae"]),
     "unknown rejection": ({"correction.reject": (("seq_k1", 0.5, 2.0),)},
@@ -81,17 +66,12 @@ REFUSED = {
                                     "correction.cap": 2.0,
                                     "correction.reject": (("token_k1", 0.5, 2.0),)},
                                    ["correction.reject", "updates.anchor = 'behavior'"]),
-    "pattern without a parameter": ({"parameters.train": "selected",
-                                     "parameters.patterns": ("blocks/9",)},
-                                    ["'blocks/9'", "matches no parameter", "blocks/0/"]),
     "checkpoint that is not there": ({"pretrained": "checkpoints/none"}, ["checkpoints/none"]),
     "dataset without a file": ({"task.name": "dataset", "task.num_terms": None,
                                 "task.worked_share": None},
                                ["task.data.path"]),
     "more experts than there are": ({"model.num_experts": 2, "model.experts_per_token": 3},
                                     ["model.experts_per_token = 3", "model.num_experts = 2"]),
-    "number that is not read": ({"estimator.name": "reinforce", "estimator.clip_low": 0.1},
-                                ["estimator.clip_low = 0.1", "'reinforce'", "Fix: remove it"]),
     "number that another reads": ({"estimator.clip_low": 0.1},
                                   ["estimator.clip_low = 0.1", "'ctpo'", "log_low"]),
     "turns without a tool": ({"rollout.slots": 8, "rollout.max_turns": 2},
@@ -129,23 +109,13 @@ REFUSED = {
     "none as a learning rate": ({"optimizer.learning_rate": None},
                                 ["optimizer.learning_rate = None", "float was expected",
                                  "0.0 to inf"]),
-    "none as a section": ({"rollout": None}, ["rollout = None", "prompts, group_size"]),
     "none beside a writer": ({"writer.name": "none,tensorboard"},
                              ["writer.name = 'none,tensorboard'", "writer.name=tensorboard"]),
     "too many prompts": ({"rollout.prompts": 10**10},
                          ["rollout.prompts = 10000000000", "out of range"]),
-    "too many layers": ({"model.num_layers": 10**9},
-                        ["model.num_layers = 1000000000", "out of range"]),
-    "too many new tokens": ({"rollout.max_new_tokens": 2 * 10**9},
-                            ["rollout.max_new_tokens = 2000000000", "out of range"]),
-    "too old": ({"updates.staleness": 10**8}, ["updates.staleness = 100000000", "out of range"]),
     "too wide": ({"model.width": 10**10}, ["model.width = 10000000000", "the parameters need"]),
-    "too many samples": ({"evaluation.samples": 10**12},
-                         ["evaluation.samples = 1000000000000", "out of range"]),
     "rank beyond memory": ({"parameters.train": "lora", "parameters.lora_rank": 10**9},
                            ["parameters.lora_rank = 1000000000", "the parameters need"]),
-    "adapter of no scale": ({"parameters.train": "lora", "parameters.lora_alpha": 0.0},
-                            ["parameters.lora_alpha = 0.0", "out of range"]),
     "number beyond float32": ({"optimizer.learning_rate": 1e39},
                               ["optimizer.learning_rate = 1e+39", "out of range"]),
     "key that is no text": ({3: 4}, ["the config has the key 3"]),
@@ -217,13 +187,6 @@ def test_a_config_dict_with_a_key_that_is_no_text_is_refused():
     from_dict(ml_collections.ConfigDict(tiny_with({3: 4})))
 
 
-def test_unknown_preset_lists_the_table():
-  with pytest.raises(ConfigError) as error:
-    tiny.get_config("grop")
-  assert "'grop'" in str(error.value) and ", ".join(presets.PRESETS) in str(error.value)
-  assert "'grpo'?" in str(error.value)
-
-
 @pytest.mark.parametrize("preset", presets.PRESETS)
 def test_config_survives_its_file(preset):
   cfg = from_dict(tiny.get_config(preset))
@@ -233,25 +196,12 @@ def test_config_survives_its_file(preset):
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
-def test_listing_has_every_key_once(capsys, monkeypatch):
+def test_the_listing_by_command_has_every_key(capsys, monkeypatch):
   monkeypatch.setattr(sys, "argv", ["config", "--all"])
   runpy.run_module("jaxrl_llm.config", run_name="__main__")
   listing = capsys.readouterr().out.splitlines()
-  listed = [line.split(" = ")[0] for line in listing if " = " in line.split("#")[0]]
-  assert set(listed) == set(config_lib.keys())
-  # A number that several methods read stands once below each of them.
-  sections = ("estimator.", "advantage.", "term.", "transform.", "optimizer.", "task.", "writer.")
-  own = {key for key in listed if key.startswith(sections)}
-  assert len([key for key in listed if key not in own]) == len(set(listed) - own)
-  assert listed.count("estimator.clip_low") == 8
-
-
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
-def test_help_of_the_listing_names_its_flags(capsys, monkeypatch):
-  monkeypatch.setattr(sys, "argv", ["config", "--help"])
-  runpy.run_module("jaxrl_llm.config", run_name="__main__")
-  text = capsys.readouterr().out
-  assert "--all" in text and "--config=configs/<file>.py:<preset>" in text
+  listed = {line.split(" = ")[0] for line in listing if " = " in line.split("#")[0]}
+  assert listed == set(config_lib.keys())
 
 
 @pytest.mark.slow

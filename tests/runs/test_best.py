@@ -20,7 +20,6 @@ def config(best="eval/accuracy", patience=0) -> Config:
 
 
 def configured(**keys) -> tuple[str, int]:
-  """Arguments of `Best` for a config."""
   cfg = config(**keys)
   return cfg.checkpoint, cfg.evaluation.patience
 
@@ -78,10 +77,7 @@ def folder_only(path, params):
 @pytest.mark.parametrize("values", [[0.2, 0.6, 0.4, 0.8, 0.7, 0.7], [0.1, 0.2, 0.3, 0.3, 0.3, 0.3],
                                     [0.2, 0.6, 0.7, 0.8, 0.9, 0.1]])
 def test_a_run_killed_anywhere_ends_with_the_same_best(values, unfinished, tmp_path, monkeypatch):
-  """Killed after iteration `at`, it goes on from the checkpoint before; every second is saved.
-
-  The newest one may still be being written then.
-  """
+  """It goes on from the last checkpoint, or from the one before, if that was being written."""
   monkeypatch.setattr(checkpoints, "save_params", folder_only)
   whole = Best(*configured(patience=2), tmp_path / "whole")
   last = run(whole, values)

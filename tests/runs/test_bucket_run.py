@@ -49,11 +49,7 @@ KILLS = ("start", "rollout", "update", "checkpoint", "checkpoint", "end")
 
 def kill_at(process, server, phase: str, chance: random.Random) -> None:
   """Kills a command in a phase, after whose writes the server holds those that follow."""
-  end = time.monotonic() + 600
-  while server.left > 0:
-    assert time.monotonic() < end, f"no {phase} to kill in"
-    assert process.poll() is None, command.finish(process).stderr
-    time.sleep(0.002)
+  command.wait_for(lambda: server.left <= 0, process)
   time.sleep(chance.uniform(0, PHASES[phase][2]))
   os.kill(process.pid, signal.SIGKILL)
   status = command.finish(process).returncode
@@ -70,9 +66,7 @@ def unfinished(server) -> set[str]:
 
 @pytest.fixture(scope="module")
 def runs(served, tmp_path_factory):
-  """(server, environment, folder of the same run on disk); the one in the bucket was killed in each
-  of its phases, and another trainer was refused meanwhile.
-  """
+  """(server, environment, folder of the same run on disk); that in the bucket was killed."""
   server, environment = served
   on_disk = tmp_path_factory.mktemp("bucket") / "run"
   command.succeed(command.start(on_disk, *CHANGES))
@@ -83,8 +77,8 @@ def runs(served, tmp_path_factory):
     server.hold_after(pattern, chance.randint(1, most))
     begin, process = len(server.writes), start()
     if turn == 1:
-      while not any(name.endswith("/lock") for name in server.writes[begin:]):
-        time.sleep(0.02)
+      command.wait_for(lambda begin=begin: any(
+          name.endswith("/lock") for name in server.writes[begin:]), process)
       assert f"process {process.pid} on" in command.refuse(start())
     kill_at(process, server, phase, chance)
     torn.append(unfinished(server))

@@ -1,6 +1,4 @@
-"""From a public checkpoint and a public data format through the commands and back into
-transformers.
-"""
+"""From a public checkpoint and data format through the commands and back into transformers."""
 
 import dataclasses
 import json
@@ -33,16 +31,13 @@ EVALUATION = ("--samples=4", "--temperature=1.0", "--batch=32")
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-  """(checkpoint directory, GSM8K lines)."""
   folder = tmp_path_factory.mktemp("files")
   return formats.write_checkpoint(folder / "qwen3"), formats.write_lines(folder / "gsm8k.jsonl")
 
 
 @pytest.fixture(scope="module")
 def commands(files, tmp_path_factory):
-  """Folder with `run`, its `evaluation`, the `exported` directory, its evaluation `again`, and
-  `refused.txt`.
-  """
+  """Folder with `run`, `evaluation`, `exported`, its evaluation `again`, and `refused.txt`."""
   folder = tmp_path_factory.mktemp("commands")
   checkpoint, lines = files
   command.succeed(
@@ -69,24 +64,15 @@ def commands(files, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(commands):
-  """(model, final parameters) of the run, on one device."""
   cfg, _, learner = saved.build_learner(commands / "run", jax.devices()[:1])
   return learner.model, saved.restore_trained(cfg, learner, commands / "run")[1]
 
 
 def ids_of_prompts(tokenizer) -> np.ndarray:
-  """[4, S] ids of four problems behind the chat template, right-padded with what follows them in a
-  chat.
-  """
-  rows = [
-      tokenizer.apply_chat_template([{
-          "role": "user",
-          "content": row["question"]
-      }, {
-          "role": "assistant",
-          "content": row["answer"]
-      }], return_dict=False) for row in formats.problems()[:4]
-  ]
+  """[4, S] ids of four problems behind the chat template, and of what follows them in a chat."""
+  chats = [[{"role": "user", "content": row["question"]},
+            {"role": "assistant", "content": row["answer"]}] for row in formats.problems()[:4]]
+  rows = [tokenizer.apply_chat_template(messages, return_dict=False) for messages in chats]
   return np.array([row[:min(map(len, rows))] for row in rows])
 
 
@@ -134,9 +120,7 @@ def test_prompts_are_those_of_the_chat_template(commands, files):
 
 
 def stated_number(text: str) -> str | None:
-  """The number behind the only ####, where nothing else stands there; None for any other text, of
-  which the tests of grading/ say how it is read.
-  """
+  """The number behind the only ####; None for texts that the tests of grading/ are about."""
   parts = text.split("####")
   number = re.fullmatch(r" *0*(\d+) *", parts[1]) if len(parts) == 2 else None
   return number[1] if number else None
@@ -161,11 +145,8 @@ def test_an_export_has_all_files_of_its_origin(commands, files):
       AutoTokenizer.from_pretrained(path) for path in (files[0], commands / "exported"))
   assert after.chat_template == before.chat_template and after.get_vocab() == before.get_vocab()
   assert (after.eos_token_id, after.pad_token_id) == (before.eos_token_id, before.pad_token_id)
-  name = "generation_config.json"
-  stops = [
-      json.loads((path / name).read_text())["eos_token_id"]
-      for path in (files[0], commands / "exported")
-  ]
+  stops = [json.loads((path / "generation_config.json").read_text())["eos_token_id"]
+           for path in (files[0], commands / "exported")]
   assert stops[0] == stops[1] and len(stops[0]) == 2
   assert json.loads(
       (commands / "exported" / "config.json").read_text())["max_position_embeddings"] == 256

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
 import command
@@ -22,8 +21,6 @@ from jaxrl_llm.tasks.demonstrations import demonstrating
 from jaxrl_llm.tasks.rewards import rewarded
 from jaxrl_llm.wiring import evaluation_sets, setup
 
-sys.path.append(str(Path(__file__).parent))
-
 
 def sums(path: Path, numbers, **more) -> str:
   """Writes problems of tiny's notation."""
@@ -40,10 +37,7 @@ def paths(tmp_path_factory):
 
 
 def config(paths, *, own=5, **keys):
-  """tiny with the sets a (two samples of its own) and b (its own prompt).
-
-  Equal numbers of problems share a program.
-  """
+  """tiny with the sets a (two samples of its own) and b (its own prompt), of equal sizes."""
   made = tiny.get_config()
   made.task.heldout_problems = own
   made.evaluation.sets.update(
@@ -123,8 +117,6 @@ REFUSED = [
     ({"evaluation.sets.a.path": ""}, r"evaluation\.sets\.a\.path is empty\. Fix: evaluation\.sets"),
     ({"evaluation.sets.a.problems": 6},
      r"evaluation\.sets\.a\.problems = 6: .* has 5\. Fix: evaluation\.sets\.a\.problems <= 5"),
-    ({"evaluation.sets.a.mapping": "amie"},
-     r"evaluation\.sets\.a\.mapping = 'amie': .* Did you mean 'aime'"),
     ({"evaluation.sets.a.verifier": "exat"},
      r"evaluation\.sets\.a\.verifier = 'exat': .* Did you mean 'exact'"),
     ({"evaluation.sets.b.prompt.template": "x"},
@@ -135,7 +127,6 @@ REFUSED = [
      r"Fix: rollout\.max_prompt_tokens >= 6, or evaluation\.sets\.a\.too_long=drop"),
     ({"evaluation.sets.b.temperature": 0.5},
      r"sets\.b\.temperature = 0\.5: no completion of the set is sampled\. Fix: .*sets\.b\.samples"),
-    ({"checkpoint.best": "eval/c/accuracy"}, r"evaluations log eval/accuracy, .*eval/a/accuracy"),
 ]
 
 
@@ -155,14 +146,6 @@ def test_long_prompts_are_left_out_where_that_is_asked_for(built, paths):
   assert len(asked.problems) == 5 and asked.too_long == 1
   params = built.learner.model.init(jax.random.key(3))
   assert evaluate.evaluate(asked, built.sampler, params).metrics["eval/a/too_long"] == 1
-
-
-def test_an_evaluation_of_nothing_is_refused(built):
-  """A run may do without one: test_nothing_evaluated.py."""
-  cfg = tiny.get_config()
-  cfg.task.heldout_problems = 0
-  with pytest.raises(ConfigError, match=r"nothing is evaluated\. Fix: task.heldout_problems >= 1"):
-    evaluation_sets.make_sets(setup.resolve(from_dict(cfg)), built.task)
 
 
 def test_all_problems_of_a_task_without_an_end_are_refused():
@@ -221,7 +204,6 @@ def test_a_run_trains_without_problems_of_its_own_and_is_evaluated_again(paths, 
 
 @pytest.mark.slow
 def test_a_benchmark_is_evaluated_without_a_training_file(built, paths, tmp_path):
-  """By the command, with a checkpoint, from flags alone."""
   from jaxrl_llm.models import save_pretrained
 
   params = built.learner.model.init(jax.random.key(3))

@@ -1,6 +1,4 @@
-"""Completions that go on under new weights: each token's log-prob is that of the weights that
-sampled it, and a run that is restored goes on with them.
-"""
+"""Completions under new weights: each token's log-prob is of those that sampled it; restarts."""
 
 import jax
 import jax.numpy as jnp
@@ -41,17 +39,19 @@ def padded(rows, name, width):
 
 
 def gap(history, version_of):
-  """The largest difference between recorded log-probs and those under `version_of(steps)`."""
+  """The largest difference between recorded log-probs and those under the policies of the steps
+  `version_of(rows, number)`, [B, L] or [B, 1], of the rows of an iteration; None skips it.
+  """
   made, _, left = history
   width, model, largest = made.cfg.rollout.row_length, made.learner.model, 0.0
   stats = jax.jit(lambda params, *rows: row_stats(params, *rows, model=model).log_probs)
-  for _, _, rows, _ in left:
-    if "policy_steps" not in rows[0]:  # each completion is of one policy
+  for number, (_, _, rows, _) in enumerate(left, 1):
+    version = version_of(rows, number)
+    if version is None:
       continue
-    tokens, mask, behavior, steps = (padded(rows, name, width) for name in (
-        "tokens", "mask", "behavior_log_probs", "policy_steps"))
+    tokens, mask, behavior = (padded(rows, name, width)
+                              for name in ("tokens", "mask", "behavior_log_probs"))
     length = np.array([len(row["tokens"]) for row in rows])
-    version = version_of(np.where(mask, steps, 0))
     for step, params in params_of(history).items():
       scores = stats(params, jnp.asarray(tokens, jnp.int32), jnp.asarray(length))
       here = (mask > 0) & (version == step)
@@ -61,9 +61,19 @@ def gap(history, version_of):
 
 @pytest.mark.slow
 def test_each_token_has_the_log_prob_of_the_weights_that_sampled_it(history):
-  assert gap(history, lambda steps: steps) < 2e-5
-  last = gap(history, lambda steps: np.broadcast_to(steps.max(1, keepdims=True), steps.shape))
-  assert last > 1e-3, "the weights of a completion's last token serve for all: nothing was tested"
+  width = history[0].cfg.rollout.row_length
+
+  def steps(rows, number):
+    if "policy_steps" not in rows[0]:  # each completion is of one policy
+      return None
+    return np.where(padded(rows, "mask", width), padded(rows, "policy_steps", width), 0)
+
+  def last_step(rows, number):
+    found = steps(rows, number)
+    return None if found is None else found.max(1, keepdims=True)
+
+  assert gap(history, steps) < 2e-5
+  assert gap(history, last_step) > 1e-3, "the weights of the last token would serve for all"
 
 
 @pytest.mark.slow

@@ -1,6 +1,4 @@
-"""A run that is killed again and again, inside the writes of its checkpoints, inside those of its
-rollouts and at any other time, is in the end the run that was never killed.
-"""
+"""A run that is killed again and again, inside its writes too, is the one that never was."""
 
 import json
 import os
@@ -48,9 +46,7 @@ def undisturbed(workdir: Path, kind: str) -> dict[str, int]:
 
 
 def killed(workdir: Path, kind: str, calls: dict[str, int], chance: random.Random) -> list[str]:
-  """Starts a run until it ends by itself; returns where it was killed: in `checkpoints`,
-  `rollouts`, or `after` some time.
-  """
+  """Starts a run until it ends by itself; returns in which folders' writes it was killed."""
   places: list[str] = []
   for turn in range(MOST):
     place = ("checkpoints", "rollouts", "after")[turn % 3]

@@ -20,8 +20,8 @@ from jaxrl_llm.wiring import automatic, setup
 ROOT = Path(__file__).parents[2]
 
 
-def questions(path):
-  rows = [{"question": f"What is {i} plus {i}?", "answer": str(2 * i)} for i in range(60)]
+def write_rows(path, column="problem"):
+  rows = [{column: f"What is {i} plus {i}?", "answer": str(2 * i)} for i in range(60)]
   path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -36,7 +36,7 @@ def parsed(monkeypatch, *arguments):
 
 
 def test_another_task_drops_what_the_file_s_task_reads(tmp_path, monkeypatch):
-  questions(tmp_path / "a.jsonl")
+  write_rows(tmp_path / "a.jsonl", "question")
   base = [f"--config={ROOT}/configs/quickstart.py", "--config.task.name=dataset",
           f"--config.task.data.path={tmp_path}/a.jsonl"]
   cfg = parsed(monkeypatch, *base)()
@@ -49,7 +49,7 @@ def test_another_task_drops_what_the_file_s_task_reads(tmp_path, monkeypatch):
 
 
 def test_wrong_keys_and_a_wrong_file_are_in_one_message(tmp_path, monkeypatch):
-  questions(tmp_path / "a.jsonl")
+  write_rows(tmp_path / "a.jsonl", "question")
   with pytest.raises(ConfigError) as error:
     parsed(monkeypatch, f"--config={ROOT}/configs/own_data.py", "--config.iteration=3",
            "--config.rollout.prompts=none", f"--config.task.data.path={tmp_path}/a.jsonl")()
@@ -58,14 +58,12 @@ def test_wrong_keys_and_a_wrong_file_are_in_one_message(tmp_path, monkeypatch):
   assert "rollout.prompts = 'none'" in text and "task.data.prompt_column asks for it" in text
 
 
-@pytest.mark.parametrize("key, fix", [
-    ("parameters.lora.rank", "--config.parameters.lora_rank=..."),
-    ("lora.rank", "--config.parameters.lora_rank=..."),
-])
-def test_an_unknown_section_names_the_one_that_has_it(monkeypatch, key, fix):
+@pytest.mark.parametrize("key", ["parameters.lora.rank", "lora.rank"])
+def test_an_unknown_section_names_the_one_that_has_it(monkeypatch, key):
   with pytest.raises(ConfigError, match="unknown key: 'lora'") as error:
     parsed(monkeypatch, f"--config={ROOT}/configs/quickstart.py", f"--config.{key}=8")
-  assert fix in str(error.value) and "section 'parameters' has" in str(error.value)
+  assert "section 'parameters' has" in str(error.value)
+  assert "--config.parameters.lora_rank=..." in str(error.value)
 
 
 def test_a_part_of_a_key_names_the_key_of_its_section():
@@ -75,8 +73,7 @@ def test_a_part_of_a_key_names_the_key_of_its_section():
 
 def automatic_start(monkeypatch, folder, *more):
   """(resolved config, its line, warning of its rate) of own_data.py with these flags."""
-  rows = [{"problem": f"What is {i} plus {i}?", "answer": str(2 * i)} for i in range(60)]
-  (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  write_rows(folder / "mine.jsonl")
   before = parsed(monkeypatch, f"--config={ROOT}/configs/own_data.py",
                   f"--config.task.data.path={folder}/mine.jsonl", *more)()
   after = setup.resolve(before)
@@ -123,9 +120,7 @@ def test_without_a_checkpoint_the_small_network_imitates_first(tmp_path, monkeyp
 @pytest.mark.slow
 def test_adapters_of_a_checkpoint_are_trained_on_it(tmp_path):
   """configs/own_data_lora.py with a smaller checkpoint and smaller sizes, which fit on a CPU."""
-  (tmp_path / "mine.jsonl").write_text("".join(
-      json.dumps({"problem": f"What is {i} plus {i}?", "answer": str(2 * i)}) + "\n"
-      for i in range(60)))
+  write_rows(tmp_path / "mine.jsonl")
   checkpoint = formats.write_checkpoint(tmp_path / "checkpoint")
   command.succeed(command.start(
       tmp_path / "run", f"pretrained={checkpoint}", f"task.data.path={tmp_path / 'mine.jsonl'}",

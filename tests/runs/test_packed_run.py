@@ -45,7 +45,6 @@ def test_a_budget_changes_memory_and_speed_only():
 
 @pytest.mark.parametrize("values, named", [
     ({"token_budget": 7}, ["updates.token_budget = 7", "needs 8", "Fix: 0", "8 or more"]),
-    ({"shared_prompts": True}, ["updates.shared_prompts = True", "updates.token_budget"]),
     ({"token_budget": 64, "micro_batches": 2}, ["updates.micro_batches = 2",
                                                 "updates.token_budget = 64"]),
 ])

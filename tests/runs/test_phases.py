@@ -81,9 +81,7 @@ class LateRecords(outputs.RunRecords):
 
 
 def booked(kind, clock, monkeypatch) -> tuple[float, dict]:
-  """(seconds of `other`, metrics) of an iteration that samples for 4 s, updates for 5 s and writes
-  its line in 0.1 s.
-  """
+  """(seconds of `other`, metrics): 4 s of sampling, 5 s of updates, and 0.1 s for the line."""
   queue, found = Queue(clock), []
 
   def write_line(_, line):
@@ -149,29 +147,7 @@ def test_memory_is_the_devices_or_else_the_processs(monkeypatch):
   assert all(name.startswith("time/") for name in Phases().take(1.0))
 
 
-@pytest.mark.parametrize("given, expected", [((3, 4), (3, 4)), ([3], (3,)), (3, (3,))])
-def test_profiled_iterations_as_the_command_line_gives_them(given, expected):
-  assert from_dict({"profile": given}).profile == expected
-
-
 @pytest.mark.parametrize("given", [(0,), (101,), "x", (1.5,), True])
 def test_iterations_that_are_none_are_refused(given):
   with pytest.raises(ConfigError, match="profile"):
     check(from_dict({"profile": given}))
-
-
-def test_only_the_chosen_iterations_are_traced(monkeypatch, tmp_path):
-  import contextlib
-
-  traced = []
-
-  @contextlib.contextmanager
-  def trace(folder):
-    traced.append(folder)
-    yield
-
-  monkeypatch.setattr(phases.jax.profiler, "trace", trace)
-  for number in (1, 2, 3):
-    with phases.profiled(tmp_path, (2,), number) as on:
-      assert on == (number == 2)
-  assert traced == [str(tmp_path / "profile" / "iteration_00002")]

@@ -1,6 +1,4 @@
-"""A killed run, started again, is the run that was never killed; also beside torn files, on a full
-disk, and on another number of devices.
-"""
+"""A killed run goes on as if it never was; torn files, a full disk, other devices."""
 
 import os
 import random
@@ -23,7 +21,6 @@ FOUR = {"XLA_FLAGS": f"{programs.FLAGS} --xla_force_host_platform_device_count=4
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-  """Folder of a run that nothing interrupted."""
   workdir = tmp_path_factory.mktemp("resume") / "whole"
   command.succeed(command.start(workdir, interpreter=True))
   return workdir
@@ -31,9 +28,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def second_runs(whole):
-  """Folders of runs that went on: one was killed twice, one lost its newest checkpoint, and one was
-  asked for more iterations.
-  """
+  """Folders of runs that were killed twice, lost a checkpoint, were asked for more iterations."""
   torn = whole.parent / "torn"
   shutil.copytree(whole, torn)
   damage_by_truncation(torn / "checkpoints" / str(tiny.ITERATIONS))
@@ -76,11 +71,8 @@ def killed_twice(workdir):
 
 def kill_when(process, ready, delay: float) -> None:
   """Kills a run some seconds after `ready()`; it must be one that waits then (command.hold)."""
-  end = time.monotonic() + 600
   try:
-    while not ready():
-      assert process.poll() is None and time.monotonic() < end, process.communicate()[1]
-      time.sleep(0.002)
+    command.wait_for(ready, process)
     time.sleep(delay)
   finally:
     process.kill()
@@ -88,15 +80,22 @@ def kill_when(process, ready, delay: float) -> None:
   assert process.returncode == -signal.SIGKILL, "the run had ended before it was killed"
 
 
+def killed_at(workdir, lines, *flags, config=command.TINY):
+  """Makes a whole run that was killed when it had written so many lines."""
+  kill_when(command.start(workdir, *flags, config=config, environment=command.hold(lines)),
+            lambda: len(command.metrics_lines(workdir)) >= lines, 0.05)
+  command.succeed(command.start(workdir, *flags, config=config))
+
+
 def assert_same_run(workdir, whole, iterations=tiny.ITERATIONS):
-  """Metrics but for times, rollouts, and the last train state to the bit."""
+  """Metrics but for times, rollouts, and all that the last checkpoint holds, to the bit."""
   assert [line["iteration"] for line in command.metrics_lines(workdir)
          ] == list(range(iterations + 1))
   assert command.timeless(workdir) == command.timeless(whole)
   assert command.rollout_contents(workdir) == command.rollout_contents(whole)
-  (iteration, state), (last, expected) = command.last_state(workdir), command.last_state(whole)
+  (iteration, tree), (last, expected) = command.last_tree(workdir), command.last_tree(whole)
   assert iteration == last == iterations
-  jax.tree.map(np.testing.assert_array_equal, state, expected)
+  jax.tree.map(np.testing.assert_array_equal, tree, expected)
 
 
 def test_every_iteration_of_the_run_changes_it(whole):
@@ -143,7 +142,6 @@ def copy(whole, tmp_path):
 
 
 def contents(workdir):
-  """metrics.jsonl and all rollouts, as they stand."""
   return [(workdir / "metrics.jsonl").read_bytes(), *command.rollout_contents(workdir).values()]
 
 
@@ -162,9 +160,7 @@ def test_where_nothing_can_be_read_nothing_is_cut(copy):
     shutil.rmtree(path)
     path.mkdir()
   before = contents(copy)
-  for _ in range(2):
-    error = refused(command.start(copy))
-    assert "none of the checkpoints [6, 4] can be read" in error
+  assert "none of the checkpoints [6, 4] can be read" in refused(command.start(copy))
   assert contents(copy) == before
 
 

@@ -3,10 +3,9 @@ takes out of the gap between an int8 sampler and the trainer.
 """
 
 import command
-import jax
 import numpy as np
 import pytest
-from test_resume import assert_same_run, kill_when
+from test_resume import assert_same_run, killed_at
 
 pytestmark = pytest.mark.slow
 MIXTURE = ("model.num_experts=8", "model.experts_per_token=2", "model.expert_width=8",
@@ -15,36 +14,23 @@ MIXTURE = ("model.num_experts=8", "model.experts_per_token=2", "model.expert_wid
 REPLAY = (*MIXTURE, "rollout.routing=True", "updates.replay=1")
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-  workdir = tmp_path_factory.mktemp("routing") / "whole"
-  command.succeed(command.start(workdir, *REPLAY, interpreter=True))
-  return workdir
-
-
-def test_a_killed_run_equals_the_whole_run(whole):
-  workdir = whole.parent / "killed"
-  for lines in (2, 4):
-    reached = lambda lines=lines: len(command.metrics_lines(workdir)) >= lines
-    kill_when(command.start(workdir, *REPLAY, environment=command.hold(lines)), reached, 0.05)
-  command.succeed(command.start(workdir, *REPLAY))
-  assert_same_run(workdir, whole)
-  kept, expected = (command.last_tree(folder)[1]["replay"] for folder in (workdir, whole))
-  jax.tree.map(np.testing.assert_array_equal, kept, expected)
-  routing = kept["rollout"].routing
+def test_a_killed_run_equals_the_whole_run(tmp_path):
+  whole, killed = tmp_path / "whole", tmp_path / "killed"
+  command.succeed(command.start(whole, *REPLAY, interpreter=True))
+  killed_at(killed, 3, *REPLAY)
+  assert_same_run(killed, whole)
+  routing = command.last_tree(whole)[1]["replay"]["rollout"].routing
   assert routing.shape[2:] == (2, 2) and set(np.unique(routing)) > {-1, 0, 1}
 
 
-def test_the_mismatch_metrics_with_and_without_replay(whole):
+def test_the_mismatch_metrics_with_and_without_replay(tmp_path):
   """Both runs keep their weights, so that they sample and score the same rows."""
   numbers = {}
   for name, flags in (("with", ("rollout.routing=True",)), ("without", ())):
-    workdir = whole.parent / name
-    command.succeed(command.start(workdir, *MIXTURE, *flags, "optimizer.learning_rate=1e-12",
-                                  "warm_start.steps=0", "rollout.prompts=64",
-                                  "rollout.meter_rows=256",
-                                  interpreter=True))
-    lines = command.metrics_lines(workdir)[1:]
+    command.succeed(command.start(tmp_path / name, *MIXTURE, *flags, "warm_start.steps=0",
+                                  "optimizer.learning_rate=1e-12", "rollout.prompts=64",
+                                  "rollout.meter_rows=256", interpreter=True))
+    lines = command.metrics_lines(tmp_path / name)[1:]
     numbers[name] = {key: np.mean([line[key] for line in lines]) for key in lines[0]
                      if key.startswith("mismatch/") or key == "moe/replaced"}
     numbers[name]["rows"] = [line["rollout/tokens"] for line in lines]

@@ -75,14 +75,14 @@ def sampled(cfg=None, made=None, params=None, step=0) -> RolloutBatch:
 
 
 def test_constant_and_unscored_groups_are_sampled_again():
-  """Batch 1 leaves one group, batch 2 none, batch 3 three: two of them fill up, the third is
-  dropped.
-  """
+  """Batch 1 leaves one group, batch 2 none, batch 3 three, of which two are taken."""
   batch = sampled(step=11)
   assert [p.prompt for p in batch.problems] == ["1.1", "3.0", "3.1"]
   np.testing.assert_array_equal(batch.verdicts.rewards, [0, 1, 1, 0, 0, 1])
   np.testing.assert_array_equal(batch.host.row_id, [8, 9, 18, 19, 20, 21])  # cursor * rows + row
   np.testing.assert_array_equal(batch.rollout.row_id, batch.host.row_id)
+  group_id = batch.host.group_id.reshape(-1, GROUP)
+  assert (group_id[:, 0] == group_id[:, 1]).all() and len(set(group_id[:, 0])) == 3
   np.testing.assert_array_equal(batch.host.policy_step, np.where(batch.host.mask, 11, 0))
   assert batch.cursor == 4
   assert batch.metrics["dynamic_sampling/draws"] == 3.0 and batch.metrics["rollout/of_tests"] == 1.0
@@ -91,28 +91,16 @@ def test_constant_and_unscored_groups_are_sampled_again():
   assert batch.metrics["dynamic_sampling/tokens"] == 3 * of_kept_rows  # of 3 batches, not of 1
 
 
-def test_rows_of_a_group_stay_together():
-  ids = sampled().host.group_id.reshape(-1, GROUP)
-  assert (ids[:, 0] == ids[:, 1]).all() and len(set(ids[:, 0])) == 3
-
-
 def test_the_samplers_metrics_speak_of_all_batches():
   """Three batches fill up: counts and seconds add up, ratios are averaged."""
-  each = [{
-      "tool/calls": calls,
-      "time/tools": calls / 4,
-      "rollout/chunks": 2 * calls,
-      "rollout/wasted_slots": waste
-  } for calls, waste in ((4.0, 0.5), (2.0, 0.25), (8.0, 0.75))]
+  each = [{"tool/calls": calls, "time/tools": calls / 4, "rollout/chunks": 2 * calls,
+           "rollout/wasted_slots": waste}
+          for calls, waste in ((4.0, 0.5), (2.0, 0.25), (8.0, 0.75))]
   given = iter(each)
   found = sampled(made=sampler(lambda _, prompts, *__: (rollout_of(prompts), next(given)))).metrics
   assert next(given, None) is None
-  expected = {
-      "tool/calls": 14.0,
-      "time/tools": 3.5,
-      "rollout/chunks": 28.0,
-      "rollout/wasted_slots": 0.5
-  }
+  expected = {"tool/calls": 14.0, "time/tools": 3.5, "rollout/chunks": 28.0,
+              "rollout/wasted_slots": 0.5}
   assert {name: found[name] for name in expected} == expected
   assert "time/verify" not in found
   assert not expected.items() & each[-1].items(), "the last batch's numbers would pass too"

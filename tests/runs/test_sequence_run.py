@@ -9,7 +9,6 @@ from test_overlap import built, from_the_start
 
 from jaxrl_llm import parallel
 from jaxrl_llm.config import ConfigError
-from jaxrl_llm.parallel import divisions
 from jaxrl_llm.rollouts.next_token import Draw
 from jaxrl_llm.runs.evaluate import sample_rows
 from jaxrl_llm.types import PromptBatch
@@ -28,30 +27,16 @@ def without_sizes(values: dict) -> dict:
 @pytest.mark.slow
 def test_a_divided_row_changes_nothing():
   divided, whole = built(4, **SERIAL | MESH), built(1, **SERIAL)
+  assert dict(divided.learner.mesh.shape) == {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 1}
+  assert dict(divided.sampler.rollout_mesh.shape) == {"data": 1, "fsdp": 4, "sequence": 1,
+                                                      "tensor": 1}
+  assert not parallel.apart(divided.sampler.rollout_mesh, divided.learner.mesh)
   for (tree, _, rows, values), (tree_, _, rows_, values_) in zip(
       from_the_start(divided), from_the_start(whole), strict=True):
     assert [row["tokens"].tolist() for row in rows] == [row["tokens"].tolist() for row in rows_]
     assert without_sizes(values) == pytest.approx(without_sizes(values_), rel=1e-3, abs=1e-4)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
                  tree["train"].params, tree_["train"].params)
-
-
-@pytest.mark.slow
-def test_devices_of_a_row_sample_rows_of_their_own():
-  made = built(4, **SERIAL | MESH)
-  assert dict(made.learner.mesh.shape) == {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 1}
-  assert dict(made.sampler.rollout_mesh.shape) == {"data": 1, "fsdp": 4, "sequence": 1,
-                                                   "tensor": 1}
-  assert not parallel.apart(made.sampler.rollout_mesh, made.learner.mesh)
-  at = np.arange(6, dtype=np.int32)
-  prompts = PromptBatch(np.full((6, 4), 5, np.int32), np.full(6, 4, np.int32), at, at)
-
-  def sampled(of):
-    return sample_rows(of.sampler, start_of(of).params, prompts,
-                       Draw(jax.random.key(1), of.sampler.sampling), piece=6)
-
-  assert parallel.padded(6, parallel.row_mesh(made.learner.mesh)) == 8
-  np.testing.assert_array_equal(sampled(made).tokens, sampled(built(1, **SERIAL)).tokens)
 
 
 @pytest.mark.parametrize("overrides, texts", [
@@ -67,8 +52,36 @@ def test_refused_with_the_fix(overrides, texts):
   assert all(text in str(error.value) for text in texts), error.value
 
 
-def test_heads_are_checked_with_the_shapes_of_the_checkpoint():
-  cfg = built(4, **SERIAL | MESH).cfg
-  divisions.check_heads(cfg.model.num_kv_heads, cfg.mesh)
-  with pytest.raises(ConfigError):
-    divisions.check_heads(1, cfg.mesh)
+# --- samples of one held-out problem share its prompt, and are what they would be by themselves
+
+SAMPLES = 4
+
+
+def sampled(of, prompts, group_size):
+  return sample_rows(of.sampler, start_of(of).params, prompts,
+                     Draw(jax.random.key(1), of.sampler.sampling), piece=6, group_size=group_size)
+
+
+def prompts_of(firsts):
+  """Rows that begin with these tokens and differ in nothing else but their ids."""
+  at = np.arange(len(firsts), dtype=np.int32)
+  tokens = np.stack([np.asarray(firsts, np.int32), *np.full((3, len(firsts)), 5, np.int32)], 1)
+  return PromptBatch(tokens, np.full(len(firsts), 4, np.int32), at, at)
+
+
+@pytest.mark.parametrize(("devices", "slots"), [
+    (1, 0), (1, 8), pytest.param(4, 8, marks=pytest.mark.slow)])
+def test_groups_change_no_token(devices, slots):
+  made = built(devices, **SERIAL | {"rollout.slots": slots})
+  prompts = prompts_of(np.repeat([3, 4, 5, 6, 7], SAMPLES))
+  alone, together = sampled(made, prompts, 1), sampled(made, prompts, SAMPLES)
+  np.testing.assert_array_equal(together.tokens, alone.tokens)
+  np.testing.assert_allclose(together.behavior_log_probs, alone.behavior_log_probs, atol=5e-5)
+  assert len({tuple(row) for row in alone.tokens.tolist()}) > SAMPLES
+
+
+def test_rows_of_other_prompts_are_no_group():
+  made = built(1, **SERIAL)
+  prompts = prompts_of(np.tile([3, 4, 5, 6, 7], SAMPLES))
+  alone, mixed = sampled(made, prompts, 1), sampled(made, prompts, SAMPLES)
+  assert (mixed.behavior_log_probs != alone.behavior_log_probs).any()

@@ -18,7 +18,6 @@ def embeddings() -> int:
 
 
 def copies_while_training(monkeypatch, folder, iterations=2, **keys) -> list[int]:
-  """`embeddings` when each iteration begins."""
   config = tiny.get_config()
   config.iterations = iterations
   config.warm_start.steps = 2
@@ -44,7 +43,7 @@ def test_the_start_is_held_for_a_reference_alone(monkeypatch, tmp_path, keys, ex
   assert counts == [before + 3 + extra] * 2
 
 
-@pytest.mark.parametrize("held", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("held", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_old_policies_go_when_others_replace_them(monkeypatch, tmp_path, held):
   begun, real = [], trainer.first_state
 
@@ -60,7 +59,7 @@ def test_old_policies_go_when_others_replace_them(monkeypatch, tmp_path, held):
   assert counts == [before + 5 + more * held for more in (0, 1, 2, 2)]
 
 
-@pytest.mark.parametrize("held", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("held", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_the_warm_start_replaces_what_it_begins_with(monkeypatch, tmp_path, held):
   counts, split, train_step = [], warm_start._initial_split, warm_start.make_train_step
   copies = []

@@ -1,6 +1,4 @@
-"""What a verifier reads of rows with programs: what the policy states and what a program printed
-last, no code.
-"""
+"""What a verifier reads of rows with programs: what is stated or was printed last, no code."""
 
 import functools
 
@@ -30,9 +28,7 @@ class Prints:
 
 
 def played(turns, output):
-  """(environment, row) of a policy that samples these texts. A turn that does not end with its text
-  is cut there.
-  """
+  """(environment, row) of a policy that samples these texts; a turn is cut where it ends."""
   environment = ToolEnvironment(TOKENIZER, Prints(output), Fence(),
                                 eos_ids=(TOKENIZER.eos_token_id,), max_output_tokens=200)
   ids, turn_id, reason, void = [0] * PROMPT, [0] * PROMPT, STOP_LENGTH, False

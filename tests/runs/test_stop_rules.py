@@ -20,19 +20,13 @@ from jaxrl_llm.wiring.sampler import sampling_of
 from jaxrl_llm.wiring.warm_start import Start
 
 STRINGS, LEAST = ("1", "2+"), 3
-RULES = {
-    "vocabulary.top_k": 12,
-    "vocabulary.top_p": 0.9,
-    "vocabulary.min_p": 0.02,
-    "rollout.min_new_tokens": LEAST
-}
+RULES = {"vocabulary.top_k": 12, "vocabulary.top_p": 0.9, "vocabulary.min_p": 0.02,
+         "rollout.min_new_tokens": LEAST}
 STOPS = {"rollout.slots": 8, "rollout.chunk": 2, "rollout.stop_strings": STRINGS}
 
 
 def configured(**overrides):
-  """Strictly on-policy with the behavior for an anchor: a right loss finds a ratio of 1 at every
-  token.
-  """
+  """On-policy with the behavior for an anchor: a right loss has a ratio of 1 at each token."""
   return smallest.resolved(**{
       "rollout.prompts": 8, "rollout.max_new_tokens": 8, "rollout.window": 8,
       "rollout.temperature": 0.8, "updates.optimizer_batches": 1,
@@ -98,29 +92,14 @@ def test_text_in_front_of_a_stop_string():
   assert before_stop("STOP", ("STOP",)) == ""
 
 
-REFUSED = {
-    "least above most": ({"rollout.min_new_tokens": 9},
-                         ["rollout.min_new_tokens = 9", "max_new_tokens = 8", "0 to 8"]),
-    "no engine": ({"rollout.stop_strings": ("x",)},
-                  ["rollout.stop_strings = ('x',)", "Fix: rollout.slots > 0"]),
-    "with tools": ({**STOPS, "rollout.max_turns": 2},
-                   ["rollout.stop_strings", "max_turns = 2", "Fix: rollout.max_turns = 0"]),
-    "empty text": ({**STOPS, "rollout.stop_strings": ("x", "")},
-                   ["rollout.stop_strings = ('x', '')", "Fix: remove"]),
-    "no text": ({**STOPS, "rollout.stop_strings": (7,)}, ["rollout.stop_strings = (7,)"]),
-    "one side of nothing": ({"vocabulary.side": "sampler"},
-                            ["vocabulary.side = 'sampler'", "vocabulary.top_k"]),
-    "no nucleus": ({"vocabulary.top_p": 0.0}, ["vocabulary.top_p = 0.0", "1e-06 to 1.0"]),
-    "negative": ({"vocabulary.top_k": -1}, ["vocabulary.top_k = -1", "0 to inf"]),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_refused_with_key_value_and_fix(what):
-  overrides, texts = REFUSED[what]
-  with pytest.raises(ConfigError) as error:
+@pytest.mark.parametrize("overrides, text", [
+    ({"rollout.min_new_tokens": 9}, r"rollout.min_new_tokens = 9.*max_new_tokens = 8.*0 to 8"),
+    ({**STOPS, "rollout.stop_strings": ("x", "")}, r"stop_strings = \('x', ''\).*Fix: remove"),
+    ({**STOPS, "rollout.stop_strings": (7,)}, r"rollout.stop_strings = \(7,\)"),
+], ids=["least above most", "empty text", "no text"])
+def test_refused_with_key_value_and_fix(overrides, text):
+  with pytest.raises(ConfigError, match=text):
     configured(**overrides)
-  assert all(text in str(error.value) for text in texts), str(error.value)
 
 
 @pytest.mark.parametrize(("side", "sampler", "loss"), [("both", True, True),
@@ -134,9 +113,7 @@ def test_each_side_gets_all_rules(side, sampler, loss):
     expected = Sampling.of(0.8, **(rules if pruned else {}))
     sampling = sampling_of(cfg.rollout, cfg.vocabulary, name)
     assert jax.tree.map(float, sampling) == jax.tree.map(float, expected)
-
-
-def test_only_the_sampler_has_noise():
-  cfg = configured(**{"rollout.logit_noise": 0.5})
-  assert float(sampling_of(cfg.rollout, cfg.vocabulary, "sampler").logit_noise) == 0.5
-  assert float(sampling_of(cfg.rollout, cfg.vocabulary, "trainer").logit_noise) == 0
+  noisy = configured(**{"rollout.logit_noise": 0.5})
+  noise = [float(sampling_of(noisy.rollout, noisy.vocabulary, name).logit_noise)
+           for name in ("sampler", "trainer")]
+  assert noise == [0.5, 0], "only the sampler has noise"

@@ -1,6 +1,4 @@
-"""Sampler, scorer and loss speak of one distribution: under every rule, their log-probs are the
-same.
-"""
+"""Sampler, scorer and loss speak of one distribution: their log-probs are equal, rule by rule."""
 
 import dataclasses
 import functools
@@ -9,37 +7,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_model import network, params_of, prompts
+from suites import quick_of
 
-from jaxrl_llm.config import EstimatorConfig, LossConfig, ModelConfig, SamplerConfig, StepConfig
-from jaxrl_llm.models import Model
+from jaxrl_llm.config import EstimatorConfig, LossConfig, SamplerConfig, StepConfig
 from jaxrl_llm.objective.loss import policy_loss, policy_stats, stop_rule
 from jaxrl_llm.rollouts import engine, generate
 from jaxrl_llm.rollouts.environment import Continue, Stop
 from jaxrl_llm.training.score import score
-from jaxrl_llm.types import STOP_TOKEN, PromptBatch, Rollout, Sampling, TrainBatch
+from jaxrl_llm.types import STOP_TOKEN, Rollout, Sampling, TrainBatch
 
-pytestmark = pytest.mark.slow
-
-MODEL = Model(
-    ModelConfig(vocab_size=13, width=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8,
-                mlp_width=24))
-# far from uniform
-PARAMS = jax.tree.map(lambda x: 8 * x if x.ndim > 1 else x, MODEL.init(jax.random.key(0)))
+MODEL = network()
+PARAMS = params_of(MODEL)
 EOS, NEW, KEY, TEMPERATURE, TOLERANCE = 3, 10, jax.random.key(7), 1.3, 1e-5
 RULES = {"none": {}, "top_k": {"top_k": 4}, "top_p": {"top_p": 0.8}, "min_p": {"min_p": 0.1},
          "all": {"top_k": 6, "top_p": 0.95, "min_p": 0.02}}
 LEAST = 4  # min_new_tokens, where it is on
-CASES = [(rules, least) for least in (0, LEAST) for rules in RULES]
-
-
-def prompts(rows=16, group=4, width=5) -> PromptBatch:
-  rng = np.random.default_rng(0)
-  length = rng.integers(1, width + 1, rows // group)
-  tokens = rng.integers(4, 13, (rows // group, width))
-  return PromptBatch(
-      np.repeat(tokens, group, 0).astype(np.int32),
-      np.repeat(length, group).astype(np.int32), np.arange(rows, dtype=np.int32),
-      (np.arange(rows) // group).astype(np.int32))
 
 
 @functools.cache
@@ -85,8 +68,14 @@ def gap(log_probs, rollout) -> float:
                              np.asarray(log_probs) - rollout.behavior_log_probs, 0))))
 
 
-@pytest.mark.parametrize("how", ["generate", "engine"])
-@pytest.mark.parametrize(("rules", "least"), CASES)
+CASES = {f"{how}-{rules}-{least}": (how, rules, least)
+         for how in ("generate", "engine") for least in (0, LEAST) for rules in RULES}
+# The engine samples what `generate` does under every rule: test_engine.py.
+SLOW = {name for name in CASES if name.startswith("generate")} | {"engine-all-4", "engine-all-0"}
+
+
+@pytest.mark.parametrize("how, rules, least", quick_of(
+    {"generate-all-4", "engine-none-0"}, CASES, SLOW))
 def test_sampler_scorer_and_loss_agree(how, rules, least):
   rollout = sampled(how, rules, least)
   scored = scorer(least)(PARAMS, rollout, Sampling.of(TEMPERATURE, **RULES[rules]))
@@ -105,6 +94,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_loss_with_another_distribution_is_told_apart(wrong):
   rollout = sampled("generate", "all", LEAST)
@@ -112,6 +102,7 @@ def test_a_loss_with_another_distribution_is_told_apart(wrong):
   assert gap(ours.log_probs, rollout) > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["generate", "engine"])
 def test_no_row_ends_before_the_least_length(how):
   """And rows are those of the other sampler; without the rule some are shorter."""
@@ -121,10 +112,9 @@ def test_no_row_ends_before_the_least_length(how):
   np.testing.assert_array_equal(rollout.tokens, sampled("generate", "none", LEAST).tokens)
 
 
+@pytest.mark.slow
 def test_a_stop_token_where_it_is_banned_is_no_token_of_the_policy():
-  """Rows of a sampler without the rule: early stops are outside, counted, finite, and have no
-  gradient.
-  """
+  """Early stops of rows without the rule are outside, counted, finite, without gradient."""
   rollout, cfg = sampled("generate", "none", 0), loss_config("none", LEAST)
   early = rollout.mask & (rollout.tokens == EOS) & np.asarray(stop_rule(rollout, cfg)[1])
   scored = scorer(LEAST)(PARAMS, rollout, Sampling.of(TEMPERATURE))
@@ -154,6 +144,7 @@ class Echo:
     """Nothing is held."""
 
 
+@pytest.mark.slow
 def test_places_count_what_an_environment_inserts():
   cfg = engine.EngineConfig(4, NEW, 2 * NEW, (EOS,), 0, LEAST, slots=16, chunk=4, compact=0)
   rollout, _ = engine.run(PARAMS, prompts(), KEY, Sampling.of(TEMPERATURE), model=MODEL, cfg=cfg,
@@ -171,6 +162,7 @@ def test_places_count_what_an_environment_inserts():
   assert gap(scorer(LEAST)(PARAMS, behind, Sampling.of(TEMPERATURE)).log_probs, rollout) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_rule_without_stop_tokens_is_refused():
   with pytest.raises(ValueError, match="Fix: the task's stop_ids"):
     stop_rule(sampled("generate", "none", 0), LossConfig(min_new_tokens=2))

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import smallest
 import tiny_batch
 
-from jaxrl_llm.config import ConfigError, base_config, from_dict
+from jaxrl_llm.config import ConfigError
 from jaxrl_llm.models import Model, save_pretrained
 from jaxrl_llm.runs.carried import abstract_scores
 from jaxrl_llm.tasks.tokenizer import byte_tokenizer
@@ -26,20 +27,15 @@ ROWS = ({"q": "1+1", "a": "2", "kind": "math"}, {"q": "reverse ab", "a": "ba", "
 
 
 def resolved(path, pretrained, **keys):
-  config = base_config()
-  config.model.update(vocab_size=260, width=8, num_layers=1, num_heads=1, num_kv_heads=1,
-                      head_dim=8, mlp_width=8)
-  config.task.update(name="dataset", heldout_problems=0)
-  config.task.data.update(path=str(path), prompt_column="q", answer_column="a",
-                          teacher_column="kind", verifier="exact")
-  config.rollout.update(prompts=GROUPS, group_size=SIZE, max_prompt_tokens=12,
-                        max_new_tokens=tiny_batch.LENGTH - 2, window=tiny_batch.LENGTH - 2)
-  config.advantage.name = "reverse_kl"
-  config.updates.optimizer_batches = 1
-  config.teacher.pretrained = pretrained
-  config.mesh.data = 1
-  config.update_from_flattened_dict(keys)
-  return setup.resolve(from_dict(config))
+  return smallest.resolved(**{
+      "model.vocab_size": 260, "task.name": "dataset", "task.num_terms": None,
+      "task.worked_share": None, "task.heldout_problems": 0, "task.data.path": str(path),
+      "task.data.prompt_column": "q", "task.data.answer_column": "a",
+      "task.data.teacher_column": "kind", "task.data.verifier": "exact",
+      "rollout.prompts": GROUPS, "rollout.group_size": SIZE, "rollout.max_prompt_tokens": 12,
+      "rollout.max_new_tokens": tiny_batch.LENGTH - 2, "rollout.window": tiny_batch.LENGTH - 2,
+      "advantage.name": "reverse_kl", "updates.optimizer_batches": 1,
+      "teacher.pretrained": pretrained, "mesh.data": 1} | keys)
 
 
 def learner(path, pretrained, **keys):
@@ -152,7 +148,6 @@ def test_the_problems_of_a_file_name_their_teachers(problems, checkpoints):
     ("math=a,b", r"has the entry 'b'; several teachers are NAME=CHECKPOINT"),
     ("math=a,code=", r"has the entry 'code='; several"),
     ("math=a,math=b", r"has the name 'math' twice; several"),
-    ("only/one", r"task\.data\.teacher_column = 'kind': it is read only with several teachers"),
 ])
 def test_wrong_names_are_refused(problems, pretrained, text):
   with pytest.raises(ConfigError, match=text):

@@ -3,17 +3,12 @@
 import dataclasses
 import functools
 import itertools
-import os
-import signal
-import threading
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import processes
 import pytest
-from suites import quick_for
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -25,13 +20,13 @@ from jaxrl_llm.presets import apply
 from jaxrl_llm.rollouts import environment
 from jaxrl_llm.rollouts.next_token import row_keys, sample_token
 from jaxrl_llm.rollouts.protocols import Inline
-from jaxrl_llm.rollouts.tools import Calculator, PythonSandbox, ToolResult
+from jaxrl_llm.rollouts.tools import Calculator, ToolResult
 from jaxrl_llm.runs.dynamic_sampling import sample_batch
 from jaxrl_llm.runs.records import host_metrics, rollout_rows
 from jaxrl_llm.runs.rollout_batch import iteration_key
 from jaxrl_llm.training.batches import optimizer_batches
 from jaxrl_llm.training.score import Scores
-from jaxrl_llm.types import STOP_ENVIRONMENT, STOP_LENGTH, TokenStats
+from jaxrl_llm.types import STOP_ENVIRONMENT, TokenStats
 from jaxrl_llm.wiring import setup
 from jaxrl_llm.wiring.loop import make_source
 
@@ -42,20 +37,14 @@ LETTERS = 2 + len(ALPHABET)
 
 
 class Fails(Calculator):
-  """A calculator that is out of order for expressions of odd length; `before` may hold a call up.
-  """
-
-  before = staticmethod(lambda: None)
+  """A calculator that is out of order for expressions of odd length."""
 
   def run(self, text):
-    self.before()
     return ToolResult("unavailable", "") if len(text) % 2 else super().run(text)
 
 
 class Merged(ToolArithmetic):
-  """The task with a sub-word tokenizer, of which one merge straddles the end of a call and one the
-  tool's output.
-  """
+  """The task with sub-words: one merge straddles the end of a call, one the tool's output."""
 
   def make_tokenizer(self):
     vocabulary = {"<pad>": 0, "<eos>": 1} | {c: i + 2 for i, c in enumerate(ALPHABET)}
@@ -72,18 +61,8 @@ def config(preset="ctpo"):
                     num_kv_heads=1, head_dim=8, mlp_width=16)
   made.task.update(name="tool_arithmetic", heldout_problems=8)
   made.task.tool_arithmetic.digits = 2
-  made.rollout.update(
-      prompts=8,
-      group_size=8,
-      max_prompt_tokens=5,
-      max_new_tokens=32,
-      window=64,
-      slots=64,
-      chunk=4,
-      # slow tools delay their own rows alone
-      max_turns=3,
-      max_tool_tokens=8,
-      tool_chunks=None)
+  made.rollout.update(prompts=8, group_size=8, max_prompt_tokens=5, max_new_tokens=32, window=64,
+                      slots=64, chunk=4, max_turns=3, max_tool_tokens=8, tool_chunks=None)
   made.updates.update(optimizer_batches=1, anchor="recomputed")
   made.optimizer.learning_rate = 1e-2
   made.mesh.data = 1
@@ -104,13 +83,13 @@ def params(built):
   return jax.tree.map(lambda x: 3 * x if x.ndim > 1 else x, initial)
 
 
+def sample(built, params):
+  return sample_batch(make_source(built.cfg, built.task, built.sampler), params, 0, 1)
+
+
 @pytest.fixture(scope="module")
 def sampled(built, params):
-  return sampled_again(built, params)
-
-
-def sampled_again(built, params):
-  return sample_batch(make_source(built.cfg, built.task, built.sampler), params, 0, 1)
+  return sample(built, params)
 
 
 @pytest.fixture(scope="module")
@@ -126,13 +105,11 @@ def scores(built, params, sampled):
 # Rows.
 
 def sampled_by_the_policy(built, params, host) -> bool:
-  """Whether each token under the mask is the one that the row's noise samples from the network
-  after its prefix.
-  """
+  """Whether each token under the mask is what the row's noise samples after its prefix."""
   model, sampling, width = built.learner.model, built.sampler.sampling, host.tokens.shape[1]
   at = jnp.broadcast_to(jnp.arange(width), host.tokens.shape)
-  hidden, _ = model.hidden(params, jnp.asarray(host.tokens), at,
-                           (at < host.length[:, None]).astype(jnp.int32))
+  hidden, _ = jax.jit(model.hidden)(params, jnp.asarray(host.tokens), at,
+                                    (at < host.length[:, None]).astype(jnp.int32))
   keys = row_keys(iteration_key(built.cfg.seed, 1), host.row_id)
   step = jax.jit(
       lambda h, t: sample_token(h, model.head(params), (keys, jnp.full(len(keys), t)),
@@ -195,65 +172,10 @@ def test_ids_are_those_drawn_and_never_encoded_again(built, params, sampled):
   assert not sampled_by_the_policy(built, params, again)
 
 
-def test_a_tool_that_blocks_delays_its_own_row_alone(built, params, sampled, monkeypatch):
-  """It answers once every other row that the environment ends has ended: were they to wait for it,
-  none would.
-  """
-  host, local, step = sampled.host, threading.local(), environment.ToolEnvironment.step
-  slow = next(b for b in range(len(host.tokens)) if host.turn_id[b].max() > 1 and not host.void[b])
-  others = set(host.row_id[(host.stop_reason != STOP_LENGTH) &
-                           (host.row_id != host.row_id[slow])].tolist())
-  ended, in_time, release = set(), [], threading.Event()
-
-  def block():
-    if local.row_id == host.row_id[slow] and not in_time:
-      in_time.append(release.wait(300))
-
-  def noted(self, row_id, turn_ids, last=False):
-    local.row_id = row_id
-    outcome = step(self, row_id, turn_ids, last)
-    if isinstance(outcome, environment.Stop):
-      ended.add(row_id)
-    if ended >= others:
-      release.set()
-    return outcome
-
-  monkeypatch.setattr(Fails, "before", staticmethod(block))
-  monkeypatch.setattr(environment.ToolEnvironment, "step", noted)
-  again = sampled_again(built, params).host
-  assert in_time == [True] and len(others) > len(host.tokens) / 2
-  for name in ("tokens", "mask", "turn_id", "length", "stop_reason", "void"):
-    np.testing.assert_array_equal(getattr(again, name), getattr(host, name))
-
-
-def test_killed_workers_of_a_sandbox_lose_nothing(built, params, monkeypatch):
-  """All of them at once, while a program runs: it runs again, and the rows are the same."""
-  calls, kill_at = itertools.count(1), [0]
-
-  def run(self, text):
-    hold = processes.HOLD if next(calls) == kill_at[0] else ""
-    return sandbox.run(f"{hold}\nprint(len({text!r}))")
-
-  processes.when_it_runs(
-      monkeypatch, lambda _: [os.kill(pid, signal.SIGKILL) for pid in before])
-  monkeypatch.setattr(Fails, "run", run)
-  with PythonSandbox(workers=2, timeout=100.0) as sandbox:
-    before = sandbox.pids()
-    expected = sampled_again(built, params).host
-    made = next(calls) - 1
-    assert made > 8 and sandbox.pids() == before
-    kill_at[0] = made + 4
-    host = sampled_again(built, params).host
-    assert sandbox.pids() != before, "no worker had to be replaced"
-  assert not np.any(host.void)
-  for name in ("tokens", "mask", "turn_id", "length", "stop_reason"):
-    np.testing.assert_array_equal(getattr(host, name), getattr(expected, name))
-
-
 def test_an_output_that_is_the_answer_ends_the_row_and_is_read(built, params, monkeypatch):
   """Its ids are not the policy's; the verifier reads them behind the policy's text."""
   monkeypatch.setattr(Inline, "finished", lambda self, text: "?" in text)
-  again = sampled_again(built, params)
+  again = sample(built, params)
   host, tail = again.host, built.task.tokenizer.encode("?") + built.task.tokenizer.encode(";")
   last = np.array([np.flatnonzero(mask)[-1] for mask in host.mask]) + 1
   answered = host.length > last
@@ -283,9 +205,7 @@ def rewards_of(sampled):
 
 @functools.cache
 def program(preset):
-  """(log_probs, rollout, rewards, keep, scores) -> (loss, its gradient with respect to the
-  log-probs).
-  """
+  """(log_probs, rollout, rewards, keep, scores) -> (loss, its gradient by the log-probs)."""
   cfg = setup.resolve(from_dict(config(preset)))
 
   def run(log_probs, rollout, rewards, keep, scores):
@@ -300,8 +220,7 @@ def program(preset):
   return jax.jit(run)
 
 
-PRESETS = ("gspo", "seq_is", "ctpo", "minpro", "gmpo", "topr", "otb", "tir_otb", "tempo",
-           "deepseek")
+PRESETS = ("gspo", "ctpo", "minpro", "topr", "otb", "tempo")
 
 
 def arguments(sampled, scores):
@@ -321,9 +240,7 @@ def spoiled(given, hole):
 
 
 def blind(preset, given, hole) -> bool:
-  """Whether neither loss nor gradient see the numbers on the tokens `hole`, and none of these has a
-  gradient.
-  """
+  """Whether neither loss nor gradient see the numbers on the tokens `hole`, or reach them."""
   value, gradient = program(preset)(*given)
   other_value, other_gradient = program(preset)(*spoiled(given, hole))
   assert np.any(gradient)
@@ -331,7 +248,7 @@ def blind(preset, given, hole) -> bool:
               not np.any(gradient[hole]))
 
 
-@pytest.mark.parametrize("preset", quick_for({"ctpo", "otb"}, PRESETS))
+@pytest.mark.parametrize("preset", PRESETS)
 def test_numbers_on_tool_text_change_nothing(preset, sampled, scores):
   given, hole = arguments(sampled, scores), ~sampled.host.mask
   assert blind(preset, given, hole)
@@ -382,9 +299,7 @@ def test_the_network_s_gradient_does_not_read_numbers_of_tool_text(built, params
 
 
 def test_a_void_row_is_left_out_and_counted(sampled, scores):
-  """Its tool was out of order, which says nothing about the policy: its reward counts nowhere, no
-  token of it moves.
-  """
+  """Its tool was out of order: its reward counts nowhere, no token of it moves."""
   host, keep = sampled.host, sampled.verdicts.keep
   np.testing.assert_array_equal(keep, ~host.void)
   assert 1 < host.void.sum() < len(keep) / 2 and np.all(

@@ -192,13 +192,3 @@ def test_the_other_writes_that_failed_are_not_logged(caplog):
   assert not caplog.text
   asyncio_log.error("never retrieved", exc_info=ValueError("something else"))
   assert "something else" in caplog.text
-
-
-def test_other_devices_are_said(tmp_path, caplog):
-  workdir.write_environment(tmp_path)
-  assert not caplog.text
-  content = json.loads((tmp_path / "environment.json").read_text())
-  (tmp_path / "environment.json").write_text(json.dumps(content | {"devices": ["cpu"]}))
-  with caplog.at_level(logging.WARNING):
-    workdir.write_environment(tmp_path)
-  assert "8 x cpu, before 1 x cpu" in caplog.text

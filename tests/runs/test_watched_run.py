@@ -1,10 +1,7 @@
-"""Through the command: the best checkpoint, early stopping, the report of an interrupted run, and
-profiles.
-"""
+"""By the command: best checkpoint, early stopping, reports of interrupted runs, profiles."""
 
 import re
 import signal
-import time
 
 import command
 import numpy as np
@@ -73,11 +70,8 @@ def test_an_interrupted_run_has_its_report(folder):
   """As one that got SIGTERM: parallel/test_faults.py."""
   workdir = folder / "interrupted"
   process = command.start(workdir, EACH, "iterations=5000", "checkpoint.every=5000")
-  end = time.monotonic() + 600
   try:
-    while len(command.metrics_lines(workdir)) < 4:
-      assert process.poll() is None and time.monotonic() < end, process.communicate()[1]
-      time.sleep(0.02)
+    command.wait_for(lambda: len(command.metrics_lines(workdir)) >= 4, process)
     during = (workdir / "report.html").read_text()
     process.send_signal(signal.SIGINT)
     done = command.finish(process)

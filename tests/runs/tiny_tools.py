@@ -1,17 +1,16 @@
-"""The quickstart with tools, cut to the smallest run in which the policy calls the tool and every
-update moves it.
-"""
+"""The smallest run in which the policy calls the quickstart's tool and every update moves it."""
 
-import importlib.util
+import runpy
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
 ITERATIONS = 4
 
 
 def get_config(preset: str = "ctpo"):
-  _module(Path(__file__).with_name("tiny.py")).hold_on()
-  config = _module(ROOT / "configs" / "quickstart_tools.py").get_config(preset)
+  runpy.run_path(str(HERE / "tiny.py"))["hold_on"]()
+  quickstart = runpy.run_path(str(HERE.parents[1] / "configs" / "quickstart_tools.py"))
+  config = quickstart["get_config"](preset)
   config.iterations = ITERATIONS
   config.plugins = ("tests/runs/sandboxed_calculator.py",)
   config.model.update(width=32, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=16,
@@ -26,10 +25,3 @@ def get_config(preset: str = "ctpo"):
   config.evaluation.every = 2
   config.checkpoint.every = 1
   return config
-
-
-def _module(path: Path):
-  spec = importlib.util.spec_from_file_location(path.stem, path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module

@@ -19,7 +19,6 @@ FLIPS = 60
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-  """A workdir with checkpoints 2 and 4."""
   folder = tmp_path_factory.mktemp("saved")
   checkpoints = Checkpoints(folder, CheckpointConfig())
   for iteration in (2, 4):

@@ -1,11 +1,46 @@
 """A stand-in for the control paths of vLLM and SGLang, with the errors that a test names."""
 
+import http.server
+import json
 import threading
-
-import json_requests
 
 RELEASES = {"/version": "0.27.1", "/server_info": "0.5.23"}
 VERSIONS = ("/weight_info", "/model_info")
+
+
+def serving(answer, port: int = 0) -> http.server.ThreadingHTTPServer:
+  """Returns a server on loopback, whose `serve_forever` the caller runs.
+
+  Args:
+    answer: (path, JSON of the request) -> (status, JSON or bytes), or None, which closes the
+      connection without an answer.
+  """
+  class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+      size = int(self.headers.get("Content-Length") or 0)
+      found = answer(self.path, json.loads(self.rfile.read(size) or b"{}"))
+      if found is None:
+        self.close_connection = True
+        return
+      status, content = found
+      data = content if isinstance(content, bytes) else json.dumps(content).encode()
+      self.send_response(status)
+      self.send_header("Content-Length", str(len(data)))
+      self.end_headers()
+      self.wfile.write(data)
+
+    def do_GET(self):
+      self.do_POST()
+
+    def log_message(self, *_):
+      pass
+
+  class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128  # of connections that are not accepted yet
+
+  return Server(("127.0.0.1", port), Handler)
 
 
 class ControlStub:
@@ -19,19 +54,20 @@ class ControlStub:
     asked: paths of all requests, in order.
   """
 
-  def __init__(self, **settings):
+  def __init__(self, port: int = 0, **settings):
     self.broken, self.releases, self.keeps, self.checks = {}, RELEASES, False, True
     self.paused, self.version, self.folder, self.asked = False, "default", "none", []
     vars(self).update(settings)
-    self._http = json_requests.serving(lambda _, path, body: self.answer(path, body))
-    self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+    self._http = serving(self.answer, port)
+    self.port = self._http.server_address[1]
+    self.url = f"http://127.0.0.1:{self.port}"
     threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
 
   def stop(self) -> None:
     self._http.shutdown()
     self._http.server_close()
 
-  def answer(self, path: str, body: dict) -> tuple[int, dict]:
+  def answer(self, path: str, body: dict) -> tuple[int, dict | bytes] | None:
     self.asked.append(path)
     path = path.partition("?")[0]
     if path in self.broken:

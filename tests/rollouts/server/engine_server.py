@@ -1,5 +1,4 @@
-"""A small rollout server for tests: the project's sampler behind HTTP, with vLLM's and SGLang's
-paths.
+"""A small rollout server for tests: the project's sampler behind the paths of vLLM and SGLang.
 
 Run as a command it serves until it is killed:
 
@@ -13,8 +12,8 @@ import queue
 import threading
 import time
 
+import control_stub
 import jax
-import json_requests
 import numpy as np
 import server_schemas
 
@@ -36,71 +35,46 @@ class Waiting:
   answer: dict | None = None
 
 
-class EngineServer:
+class EngineServer(control_stub.ControlStub):
   """Serves a checkpoint folder, at first none.
 
   Attributes:
     spoil: changes an answer before it is sent, given (number of the answer, answer); a test's way
       to a server that misbehaves.
     loads: folders that were loaded.
-    asked: bodies of the requests for completions.
+    bodies: of the requests for completions.
   """
 
   def __init__(self, port: int = 0, spoil=None):
-    self.spoil, self.loads, self.asked = spoil or (lambda number, answer: answer), [], []
-    self.version, self.policy = "default", None
+    self.spoil, self.loads, self.bodies = spoil or (lambda number, answer: answer), [], []
+    self.policy, self._ended = None, False
     self._queue: queue.Queue = queue.Queue()
-    self._http = json_requests.serving(self._answer, port)
-    self.port = self._http.server_address[1]
-    self.url = f"http://127.0.0.1:{self.port}"
-    self._ended = False
-    for work in (self._http.serve_forever, self._sample):
-      threading.Thread(target=work, daemon=True).start()
+    super().__init__(port, releases={}, checks=False)
+    threading.Thread(target=self._sample, daemon=True).start()
 
   def stop(self) -> None:
     self._ended = True
-    self._http.shutdown()
-    self._http.server_close()
+    super().stop()
 
-  def load(self, folder: str) -> None:
+  def load(self, folder: str) -> tuple[int, dict]:
     model, params, _ = load_pretrained(folder)
     self.policy = model, hand_over.make(model, None)(params)
     self.loads.append(folder)
+    return super().load(folder)
 
-  def _answer(self, method: str, path: str, body: dict):
-    answer = self.get(path) if method == "GET" else self.post(path, body)
-    return None if self._ended else answer  # connections outlive the server's socket
-
-  def get(self, path: str) -> tuple[int, dict]:
+  def answer(self, path: str, body: dict) -> tuple[int, dict | bytes] | None:
     if path == "/v1/models":
-      return 200, {"object": "list", "data": [{"id": "policy", "object": "model"}]}
-    if path in ("/weight_info", "/model_info"):
-      return 200, {"weight_version": self.version}
-    return 404, {"detail": "Not Found"}
-
-  def post(self, path: str, body: dict) -> tuple[int, dict | bytes]:
-    if path == "/v1/completions":
-      return self._complete(body)
-    if path in ("/pause?mode=wait", "/resume"):
-      return 200, {"status": path}
-    if path == "/collective_rpc" and body["method"] == "reload_weights":
-      self.load(body["kwargs"]["weights_path"])
-      return 200, {"results": [None]}
-    if path == "/update_weight_version":
-      self.version = body["new_version"]
-      return 200, {"success": True, "new_version": self.version}
-    if path == "/update_weights_from_disk":
-      self.load(body["model_path"])
-      self.version = body["weight_version"]
-      return 200, {"success": True, "message": "", "num_paused_requests": 0}
-    return 404, {"detail": "Not Found"}
+      found = 200, {"object": "list", "data": [{"id": "policy", "object": "model"}]}
+    else:
+      found = self._complete(body) if path == "/v1/completions" else super().answer(path, body)
+    return None if self._ended else found  # connections outlive the server's socket
 
   def _complete(self, body: dict) -> tuple[int, dict | bytes]:
     problem = server_schemas.refuse(body)
     if problem or self.policy is None:
       return 400, {"message": problem or "no weights"}
-    self.asked.append(body)
-    waiting, number = Waiting(body), len(self.asked)
+    self.bodies.append(body)
+    waiting, number = Waiting(body), len(self.bodies)
     self._queue.put(waiting)
     waiting.done.wait()
     return 200, self.spoil(number, waiting.answer)

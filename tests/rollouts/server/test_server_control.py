@@ -50,7 +50,7 @@ def message(stub, api: str, target: Weights = ONE, made: ServerSampler | None = 
 
 @pytest.mark.parametrize("api, path", [(api, path) for api in PATHS for path in PATHS[api]],
                          ids=lambda text: text.strip("/"))
-@pytest.mark.parametrize("status", [500, 409, 400])
+@pytest.mark.parametrize("status", [500, 409, 404])
 def test_an_error_is_told_with_its_text(api, path, status, serve):
   stub = serve(broken={path: (status, BUSY[1])})
   text = message(stub, api)
@@ -76,10 +76,11 @@ def test_waiting_for_a_server_that_refuses_is_rejected(serve, monkeypatch):
     made._load(ONE)
 
 
-def test_what_sglang_could_not_load_is_told(serve):
-  stub = serve(broken={"/update_weights_from_disk": (
-      200, {"success": False, "message": "no such folder: /w/one"})})
-  assert "no such folder: /w/one" in message(stub, "sglang")
+@pytest.mark.parametrize("answer, said", [
+    ({"success": False, "message": "no such folder: /w/one"}, "no such folder: /w/one"),
+    ({"success": True}, "has weights 'default' after it was asked to load")])
+def test_what_sglang_could_not_load_is_told(answer, said, serve):
+  assert said in message(serve(broken={"/update_weights_from_disk": (200, answer)}), "sglang")
 
 
 def order(stub) -> list[str]:

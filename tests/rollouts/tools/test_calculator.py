@@ -13,40 +13,20 @@ from jaxrl_llm.fields import ConfigError
 from jaxrl_llm.rollouts.tools import Calculator, ToolResult, calculator
 
 VALUES = {
-    "1+1": "2",
-    "2+3*4": "14",
-    "(2+3)*4": "20",
-    "-3**2": "-9",
-    "2**-2": "0.25",
-    "7/2": "3.5",
-    "6/3": "2",
-    "0.1+0.2": "0.3",
-    "-7//2": "-4",
-    "-7%3": "2",
-    "7.5%2": "1.5",
-    "1/3": "0.333333333333",
-    "2/3": "0.666666666667",
-    "10**20": "1" + "0" * 20,
-    "1e3": "1000",
-    "1.50": "1.5",
-    "abs(-2)+max(1, 5, 3)-min(4, 2)": "5",
-    "round(2.5)": "2",
-    "round(2.345, 2)": "2.34",
-    "round(1234, -2)": "1200",
-    "12345678901234567/3": "4115226300411522.333333",
-    "1/3**100": "1.94032521748E-48",
-    "  2 *\t3 ": "6",
-    "+4": "4",
-    "1_000*2": "2000",
-    "0**0": "1",
-    "5e-3": "0.005",
+    # precedence, and exact numbers
+    "1+1": "2", "2+3*4": "14", "(2+3)*4": "20", "-3**2": "-9", "0.1+0.2": "0.3", "7/2": "3.5",
+    "-7//2": "-4", "-7%3": "2", "7.5%2": "1.5", "2**-2": "0.25", "0**0": "1",
+    # digits that are shown
+    "1/3": "0.333333333333", "2/3": "0.666666666667", "10**20": "1" + "0" * 20,
+    "12345678901234567/3": "4115226300411522.333333", "1/3**100": "1.94032521748E-48",
     "1/2**20": "0.00000095367431640625",
-    "min(7)": "7",
-    "max(-0.5)": "-0.5",
-    "0e9999999999999999999": "0",
-    "0.00e-9999999999999999999": "0",
-    "1_0.5e0_0000000000000001": "105",
-    "1.5 +\\\n2.5 + (1\r\n+ .25)": "5.25",
+    # literals and blanks
+    "1e3": "1000", "1.50": "1.5", "+4": "4", "5e-3": "0.005", "1_000*2": "2000",
+    "0e9999999999999999999": "0", "0.00e-9999999999999999999": "0",
+    "1_0.5e0_0000000000000001": "105", "  2 *\t3 ": "6", "1.5 +\\\n2.5 + (1\r\n+ .25)": "5.25",
+    # functions
+    "abs(-2)+max(1, 5, 3)-min(4, 2)": "5", "min(7)": "7", "max(-0.5)": "-0.5", "round(2.5)": "2",
+    "round(2.345, 2)": "2.34", "round(1234, -2)": "1200",
 }
 ONLY = "error: only numbers, + - * / // % **, parentheses, abs, min, max and round are allowed"
 SYNTAX, BITS = "error: not an arithmetic expression", "error: a number has more than 4096 bits"
@@ -54,23 +34,12 @@ FOREIGN = ("x", "__import__('os')", "'a'*9", "1j", "True", "2^3", "~1", "1<2", "
            "[1][0]", "abs.__class__", "max(1, key=abs)", "(lambda: 1)()", "1 if 1 else 2", "f'{1}'",
            "(y:=1)", "[i for i in (1,)]", "...", "b'1'")
 ERRORS = {
-    "1/0": "error: division by zero",
-    "0**-1": "error: division by zero",
-    "5%0": "error: division by zero",
+    **dict.fromkeys(("1/0", "0**-1", "5%0"), "error: division by zero"),
     "2**0.5": "error: an exponent must be a whole number",
-    "2**2000": "error: an exponent is larger than 1024",
-    "9**9**9": "error: an exponent is larger than 1024",
-    "(10**300)**1000": BITS,
-    "1e999999999": BITS,
-    "1e-999999999": BITS,
-    "1e9999999999999999999": BITS,
-    "1e-9999999999999999999": BITS,
-    "2**1024*2**1024*2**1024*2**1024": BITS,
-    "": SYNTAX,
-    "1+": SYNTAX,
-    "2 3": SYNTAX,
-    "1\x00": SYNTAX,
-    "\ud800": SYNTAX,
+    **dict.fromkeys(("2**2000", "9**9**9"), "error: an exponent is larger than 1024"),
+    **dict.fromkeys(("(10**300)**1000", "1e999999999", "1e-999999999", "1e9999999999999999999",
+                     "1e-9999999999999999999", "2**1024*2**1024*2**1024*2**1024"), BITS),
+    **dict.fromkeys(("", "1+", "2 3", "1\x00", "\ud800"), SYNTAX),
     "abs()": "error: abs takes 1 number",
     "round(1, 2, 3)": "error: round takes 1 to 2 numbers",
     "round(1, 0.5)": "error: round takes a whole number of places from -100 to 100",
@@ -88,13 +57,6 @@ def test_values(text):
 @pytest.mark.parametrize("text", list(ERRORS))
 def test_errors(text):
   assert Calculator().run(text) == ToolResult("error", ERRORS[text])
-
-
-@pytest.mark.parametrize("text", LONG)
-def test_long_expressions_end_quickly_and_never_raise(text):
-  started = time.thread_time()
-  assert Calculator().run(text).status in ("ok", "error")
-  assert time.thread_time() - started < 5
 
 
 def test_agrees_with_exact_arithmetic_and_rejects_floats():
@@ -161,7 +123,7 @@ def test_no_text_raises_or_goes_beyond_the_bounds(text):
 
 
 def test_wrong_calculators_fail_the_same_check(monkeypatch):
-  assert all(holds(Calculator(), text) for text in EXAMPLES)
+  assert all(holds(Calculator(), text) for text in EXAMPLES + LONG)
   # Bounds as they are, but functions of Python on single numbers: the defect of the first version.
   monkeypatch.setitem(calculator._FUNCTIONS, "min", (min, 1, 64))
   assert not holds(Calculator(), "min(7)")

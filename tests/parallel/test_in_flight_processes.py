@@ -42,7 +42,7 @@ def rows_of(workdir: Path) -> dict[int, dict]:
   return found
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_a_row_has_the_tokens_of_one_process(tmp_path):
   """Where the weights do not move, so that it does not matter which batch a row is in."""
   for count, devices in ((1, 8), (2, 4)):
@@ -67,10 +67,12 @@ def undisturbed(tmp_path_factory):
   return workdir
 
 
-@pytest.mark.slow
-def test_three_kills_of_two_processes_change_nothing(undisturbed, tmp_path):
+@pytest.mark.parametrize("kills", [
+    pytest.param([(1, 3)], marks=pytest.mark.slow),
+    pytest.param([(0, 2), (1, 3), (0, 5)], marks=pytest.mark.processes)])
+def test_kills_of_two_processes_change_nothing(kills, undisturbed, tmp_path):
   workdir = tmp_path / "run"
-  for victim, count in ((0, 2), (1, 3), (0, 5)):
+  for victim, count in kills:
     run = group.train(2, 4, workdir, "in_flight", *EACH, environment=command.hold(count))
     until(run, workdir, count)
     time.sleep(0.1)

@@ -257,7 +257,8 @@ from jaxrl_llm.objective.estimators.registry import register
 
 @register("gained", gain=1.0)
 def gained(log_probs, anchor_log_probs, advantages, mask, cfg):
-  loss = common.score_function_surrogate(cfg.gain, log_probs, advantages, mask)
+  weight = jnp.full_like(log_probs, cfg.gain)
+  loss = common.score_function_surrogate(weight, log_probs, advantages, mask)
   return common.output(loss, {})
 """
 

@@ -6,9 +6,9 @@ import pytest
 
 # Files that take a minute or more, most of them in few tests. They begin first, so that no worker
 # is left with one of them at the end (README.md).
-LONG = ("parallel/test_faults.py", "test_notebooks.py", "test_extend_pages.py",
-        "runs/test_end_to_end.py", "test_types.py", "parallel/test_runs.py",
-        "runs/test_every_preset.py", "runs/test_evaluation_sets.py", "runs/test_watched_run.py",
+LONG = ("runs/test_smollm2.py", "parallel/test_faults.py", "test_notebooks.py",
+        "test_extend_pages.py", "runs/test_end_to_end.py", "test_types.py", "parallel/test_runs.py",
+        "parallel/test_in_flight_processes.py", "runs/test_every_preset.py", "runs/test_evaluation_sets.py", "runs/test_watched_run.py",
         "runs/test_resume.py")
 
 

@@ -11,9 +11,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from jaxrl_llm.models.attention import RESIDUALS
+from jaxrl_llm.models.blocked_attention import padded
 
 LANES = 128  # of a TPU: head widths and blocks are multiples of it
 LARGEST_BLOCK, LONGEST_FUSED = 512, 16384  # tokens of a block, and of rows with one backward kernel
@@ -34,8 +34,8 @@ def splash(queries, keys, values, segments, interpret: bool = False, window: int
   kernel = _splash_kernel(keys.shape[1] * groups, length + -length % block, block, interpret,
                           window)
   queries = (queries * size**-0.5).reshape(queries.shape[0], -1, length, size)
-  tiles = [_padded(_padded(x, 2, block), 3, LANES) for x in (queries, keys, values)]
-  ids = _padded(segments, 1, block)
+  tiles = [padded(padded(x, 2, block), 3, LANES) for x in (queries, keys, values)]
+  ids = padded(segments, 1, block)
   outputs = jax.vmap(kernel)(*tiles, splash_attention_kernel.SegmentIds(ids, ids))
   outputs = outputs[:, :, :length, :size]
   return outputs.reshape(*outputs.shape[:1], -1, groups, length, size)
@@ -68,11 +68,11 @@ def _splash_kernel(heads: int, length: int, block: int, interpret: bool, window:
 def cudnn(queries, keys, values, segments):
   """Attention on an NVIDIA GPU, in bf16. Each row is one segment from its first column on."""
   length = jnp.sum(segments > 0, 1, dtype=jnp.int32)
-  by_column = [_by_column(x) for x in (_all_heads(queries), keys, values)]
+  by_column = [x.swapaxes(1, 2) for x in (_all_heads(queries), keys, values)]
   outputs = jax.nn.dot_product_attention(
       *by_column, is_causal=True, query_seq_lengths=length, key_value_seq_lengths=length,
       implementation="cudnn")
-  return _by_column(outputs).reshape(queries.shape)
+  return outputs.swapaxes(1, 2).reshape(queries.shape)
 
 
 def triton(queries, keys, values, segments, interpret: bool = False):
@@ -85,27 +85,15 @@ def triton(queries, keys, values, segments, interpret: bool = False):
 
   groups, length, size = queries.shape[2:]
   keys, values = (jnp.repeat(x, groups, 1) for x in (keys, values))
-  tiles = [_by_column(_padded(x, 2, LANES)) for x in (_all_heads(queries), keys, values)]
-  ids = _padded(segments, 1, LANES)
+  tiles = [padded(x, 2, LANES).swapaxes(1, 2) for x in (_all_heads(queries), keys, values)]
+  ids = padded(segments, 1, LANES)
   sizes = triton_attention.BlockSizes(block_q=64, block_k=64, block_q_dkv=32, block_kv_dkv=32,
                                       block_q_dq=32, block_kv_dq=64)
   outputs = triton_attention.mha(*tiles, ids, sm_scale=size**-0.5, causal=True, block_sizes=sizes,
                                  interpret=interpret)
-  return _by_column(outputs)[:, :, :length].reshape(queries.shape)
+  return outputs.swapaxes(1, 2)[:, :, :length].reshape(queries.shape)
 
 
 def _all_heads(queries):
   """Converts [R, K, G, S, d] to [R, H, S, d]."""
   return queries.reshape(queries.shape[0], -1, *queries.shape[3:])
-
-
-def _by_column(x):
-  """Converts [R, H, S, d] to [R, S, H, d], and back."""
-  return x.swapaxes(1, 2)
-
-
-def _padded(x, axis: int, multiple: int):
-  """Returns `x` padded with zeros, so that the axis is a multiple."""
-  extra = -x.shape[axis] % multiple
-  return x if extra == 0 else lax.pad(x, jnp.zeros((), x.dtype), [
-      (0, extra if i == axis else 0, 0) for i in range(x.ndim)])

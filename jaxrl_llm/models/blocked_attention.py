@@ -29,8 +29,7 @@ def attend_blocks(queries, keys, values, segments, shared=None, positions=None,
     queries: [R, K, G, S, d], not scaled.
     keys, values: [R, K, S, d].
     segments: [R, S] int32, 0 at padding. A segment's tokens are neighbours in order.
-    shared: [R, S] int32, an additional segment each token may attend to (a shared
-      prompt); None: none.
+    shared: [R, S] int32, an additional segment that a token may attend to; None: none.
     positions: [R, S] int32, of each token in its segment, needed with a window.
     block: B; shorter rows are one block.
     window: positions that a token attends to, its own among them; 0: all.
@@ -40,19 +39,19 @@ def attend_blocks(queries, keys, values, segments, shared=None, positions=None,
   """
   length, size = queries.shape[-2:]
   block = min(block, length)
-  extra = -length % block
-
-  def padded(x, axis):
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, extra)
-    return jnp.pad(x, widths)
-
-  queries = padded(queries * size**-0.5, 3)
+  queries = padded(queries * size**-0.5, 3, block)
   segment_ids = [segments, segments if shared is None else shared]
   segment_ids += [positions, positions - window + 1] if window else []
-  segment_ids = tuple(padded(x, 1) for x in segment_ids)
-  out = _attend(block, queries, padded(keys, 2), padded(values, 2), segment_ids)
+  segment_ids = tuple(padded(x, 1, block) for x in segment_ids)
+  out = _attend(block, queries, padded(keys, 2, block), padded(values, 2, block), segment_ids)
   return out[..., :length, :]
+
+
+def padded(x, axis: int, multiple: int):
+  """Returns `x` padded with zeros, so that the axis is a multiple."""
+  extra = -x.shape[axis] % multiple
+  return x if extra == 0 else lax.pad(x, jnp.zeros((), x.dtype), [
+      (0, extra if i == axis else 0, 0) for i in range(x.ndim)])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -152,13 +151,9 @@ def _skip_masked_blocks(add, i, j, segments, block: int):
 
   def body(index, carry):
     mask = _block_mask(segments, index if i is None else i, index if j is None else j, block)
-    return lax.cond(jnp.any(mask), functools.partial(add, index, mask), _unchanged, carry)
+    return lax.cond(jnp.any(mask), functools.partial(add, index, mask), lambda kept: kept, carry)
 
   return body
-
-
-def _unchanged(carry):
-  return carry
 
 
 def _scores(queries, keys, mask, j, block: int):

@@ -31,13 +31,16 @@ def splash(queries, keys, values, segments, interpret: bool = False, window: int
 
   groups, length, size = queries.shape[2:]
   block = min(LARGEST_BLOCK, -(-length // LANES) * LANES)
-  kernel = _splash_kernel(keys.shape[1] * groups, length + -length % block, block, interpret,
-                          window)
   queries = (queries * size**-0.5).reshape(queries.shape[0], -1, length, size)
   tiles = [padded(padded(x, 2, block), 3, LANES) for x in (queries, keys, values)]
-  ids = padded(segments, 1, block)
-  outputs = jax.vmap(kernel)(*tiles, splash_attention_kernel.SegmentIds(ids, ids))
-  outputs = outputs[:, :, :length, :size]
+  kernel = _splash_kernel(*tiles[0].shape[1:3], block, interpret, window)
+
+  def of_row(ids, *tiles):
+    # With other blocks for each row, several rows would be a loop of kernels.
+    own = kernel if window or len(queries) > 1 else _of_segments(kernel, ids, block)
+    return own(*tiles, splash_attention_kernel.SegmentIds(ids, ids))
+
+  outputs = jax.vmap(of_row)(padded(segments, 1, block), *tiles)[:, :, :length, :size]
   return outputs.reshape(*outputs.shape[:1], -1, groups, length, size)
 
 
@@ -63,6 +66,21 @@ def _splash_kernel(heads: int, length: int, block: int, interpret: bool, window:
     return splash_attention_kernel.make_splash_mha_single_device(
         splash_attention_mask.MultiHeadMask([mask] * heads), block_sizes=sizes,
         residual_checkpoint_name=RESIDUALS, interpret=interpret)
+
+
+def _of_segments(kernel, segments, block: int):
+  """Returns the kernel without the blocks in which no query and key [S] share a segment."""
+  starts, ends = segments[::block, None], segments[block - 1::block]
+
+  def shortened(mask, axis: int):
+    live = (mask.block_mask > 0) & ((starts == ends) | jnp.eye(len(ends), dtype=bool))
+    # What a block names is read ahead: without it, the first of its row or column that is computed.
+    first = jnp.take_along_axis(mask.data_next, jnp.argmax(live, axis, keepdims=True), axis)
+    return mask._replace(data_next=jnp.where(live, mask.data_next, first),
+                         block_mask=jnp.where(live, mask.block_mask, 0))
+
+  masks = zip(kernel.tree_flatten()[0], (2, 2, 1), strict=True)  # the last one is by keys
+  return type(kernel)(*(mask and shortened(mask, axis) for mask, axis in masks), **kernel.kwargs)
 
 
 def cudnn(queries, keys, values, segments):

@@ -131,6 +131,71 @@ def test_a_gradient_does_not_see_its_neighbour(kind, small):
     assert not np.any(np.asarray(x)[others]) and np.any(np.asarray(x)[~others])
 
 
+STARTS = [(150, 390, 400, 650, 700), (128, 256, 384), (), (5, 766)]  # of segments after the first
+
+
+def row_of(starts, length: int = 768) -> np.ndarray:
+  """Segments [S] that begin there, with padding from 700 on."""
+  at = np.arange(length)
+  return ((np.digitize(at, starts) + 1) * (at < 700)).astype(np.int32)
+
+
+@pytest.mark.parametrize("starts", STARTS, ids=str)
+def test_splash_computes_the_blocks_in_which_a_segment_has_pairs(starts):
+  block, segments = 128, row_of(starts)
+  pairs = np.tril(segments[:, None] == segments)
+  blocks = pairs.reshape(6, block, 6, block).any((1, 3))
+  whole = attention_kernels._splash_kernel(4, 768, block, True, 0)
+  kernel = attention_kernels._of_segments(whole, jnp.asarray(segments), block)
+  for mask, of_keys in ((kernel.fwd_mask_info, False), (kernel.dkv_mask_info, True)):
+    computed, names = (np.asarray(x[0].T if of_keys else x[0])
+                       for x in (mask.block_mask, mask.data_next))
+    np.testing.assert_array_equal(computed > 0, blocks.T if of_keys else blocks)
+    for line, (of_line, named) in enumerate(zip(computed, names, strict=True)):
+      live = np.flatnonzero(of_line)
+      np.testing.assert_array_equal(named[live], live)
+      assert set(named) <= set(live), line  # no other block is read
+
+
+def alone(kind: str, segments, window: int = 0):
+  """Values and gradients of attention in a single row."""
+  rng, length = np.random.default_rng(0), len(segments)
+  given = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in (
+      (1, length, HEADS, SIZE), (1, KV_HEADS, SIZE, length), (1, KV_HEADS, length, SIZE))]
+  weights = rng.normal(size=given[0].shape) * (segments > 0)[None, :, None, None]
+  ids, positions = jnp.asarray(segments)[None], jnp.arange(length)[None]
+  visible = row_attention._visible(ids, None, positions, window) if kind == "plain" else None
+  seen = Rows(ids, None, visible, kind, positions, window)
+
+  def loss(*x):
+    mixed = attend_rows(*x, seen, None)
+    return jnp.sum(mixed * weights), jnp.where(weights != 0, mixed, 0)
+
+  return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(*given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("longest_fused, window", [(16384, 0), (0, 0), (16384, 200)])
+def test_without_the_other_blocks_a_row_is_attention(longest_fused, window, small, monkeypatch):
+  monkeypatch.setattr(attention_kernels, "LONGEST_FUSED", longest_fused)
+  attention_kernels._splash_kernel.cache_clear()
+  segments = row_of(STARTS[0], 730)
+  found = alone("splash", segments, window)
+  attention_kernels._splash_kernel.cache_clear()
+  assert differs(found, alone("plain", segments, window)) < 2e-5
+
+
+@pytest.mark.slow
+def test_a_block_too_few_is_rejected(small, monkeypatch):
+  real, segments = attention_kernels._of_segments, row_of(STARTS[0])
+
+  def with_a_cut(kernel, ids, block):
+    return real(kernel, ids + (jnp.arange(768) >= 256), block)
+
+  monkeypatch.setattr(attention_kernels, "_of_segments", with_a_cut)
+  assert differs(alone("splash", segments), alone("plain", segments)) > 0.1
+
+
 def on_four_devices(kind: str, axes: MeshConfig):
   mesh = parallel.make_mesh(axes, jax.devices()[:4])
   return value_and_gradients(kind, PACKED, constrain=parallel.Layout(mesh))

@@ -56,7 +56,7 @@ class Program:
   cache_inside: int
   head: tuple[int, int]
   needs: float = 0.0
-  live: float = 1.0  # share of a cache's columns that a kernel of live blocks reads
+  live: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,13 +6,17 @@ product over the pairs takes 2 d operations for each, d being the head's width. 
 that is not skipped reads two blocks from memory: of keys and values, or in the backward pass for
 these, of queries and gradients. On a GPU they are assumed to stay in its cache. With a sliding
 window the grid has fewer blocks of keys than of queries: a row's pairs are then those of a window
-that ends where such a block does, up to a block more than there are.
+that ends where such a block does, up to a block more than there are. Of a row of several segments,
+a TPU's kernel skips the blocks that no segment reaches into (`live_pairs`).
 
 Source: own derivation, from the kernels' loops.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from experiments.planning.model_flops import pairs_of
 from jaxrl_llm.models import attention_kernels, live_attention
@@ -43,7 +47,8 @@ def attention(eqn, live: float = 1.0) -> Cost | None:
   another equation.
 
   Args:
-    live: share of the cache's columns that the kernel of live blocks reads.
+    live: share of the cache's columns that the kernel of live blocks reads, or of a row's pairs
+      that are in blocks which a TPU's kernel does not skip.
   """
   name = _name(eqn)
   if name.startswith(live_attention.NAME):
@@ -66,8 +71,30 @@ def attention(eqn, live: float = 1.0) -> Cost | None:
   pairs = heads * pairs_of(length, (wide - 1) * length // blocks if wide < blocks else 0)
   steps = heads * pairs_of(blocks, wide)
   once = 2 * math.prod(queries.shape)
-  again = 2 * steps * (length // blocks) * size - once
-  return Cost(2.0 * products * size * pairs, max(0.0, again) * queries.dtype.itemsize)
+  share = live if wide == blocks else 1.0
+  again = 2 * share * steps * (length // blocks) * size - once
+  return Cost(2.0 * products * size * pairs * share, max(0.0, again) * queries.dtype.itemsize)
+
+
+def live_pairs(bins: Sequence[Sequence[int]], capacity: int) -> float:
+  """Returns the share of the pairs of packed rows, of a token and an earlier one or itself, that
+  are in blocks which the kernel does not skip.
+
+  Args:
+    bins: the lengths of the segments in each.
+    capacity: of a bin, in tokens.
+  """
+  block = min(capacity, attention_kernels.LARGEST_BLOCK)
+  count = -(-capacity // block)
+  of_blocks = np.where(np.eye(count, dtype=bool), block * (block + 1) / 2, block**2)
+  shares = []
+  for lengths in bins:
+    segments = np.zeros(count * block)
+    segments[:sum(lengths)] = np.repeat(np.arange(len(lengths)) + 1, lengths)
+    starts, ends = segments[::block, None], segments[block - 1::block]
+    live = np.tril((starts == ends) | np.eye(count, dtype=bool))
+    shares.append(np.sum(of_blocks * live) / np.sum(np.tril(of_blocks)))
+  return float(np.mean(shares))
 
 
 def _live(eqn, share: float) -> Cost:

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from experiments.planning import lengths, model_flops
+from experiments.planning import kernels, lengths, model_flops
 from experiments.planning.abstract import Planned, bytes_of, placed
 from experiments.planning.analysis import Program, tracing
 from experiments.planning.sampler_programs import sampler_params, sampler_programs
@@ -43,7 +43,7 @@ def _step(planned: Planned, mean_length: float) -> Program:
   updates, model = learner.updates, learner.model.config
   parameters = (state.params, state.frozen)
   rows = planned.sizes.rows // updates.optimizer_batches
-  packing, trips, tokens = _packed(planned, rows, mean_length)
+  packing, trips, tokens, live = _packed(planned, rows, mean_length)
   resident = _start_bytes(planned) + (updates.optimizer_batches - 1) * bytes_of(planned.batch)
   # Some estimators and some update transforms go over the full batch first.
   weighs = estimators.spec(learner.cfg.loss.estimator.name).batch_statistics
@@ -55,7 +55,7 @@ def _step(planned: Planned, mean_length: float) -> Program:
       learner.mesh.size, updates.optimizer_batches, trips * passes,
       tokens * model_flops.update(model, planned.sizes, rows,
                                   adapters=learner.cfg.parameters.train == "lora"),
-      resident, 0, planned.head)
+      resident, 0, planned.head, live=live)
 
 
 def _scoring(planned: Planned, mean_length: float) -> list[Program]:
@@ -68,7 +68,7 @@ def _scoring(planned: Planned, mean_length: float) -> list[Program]:
   if not parallel.apart(planned.rollout_mesh, planned.learner.mesh):
     resident += bytes_of(sampler_params(planned))  # scores are dispatched while the copy is there
   arguments = (planned.params, planned.rollout, planned.sampling)
-  packing, trips, tokens = _packed(planned, planned.sizes.rows, mean_length)
+  packing, trips, tokens, live = _packed(planned, planned.sizes.rows, mean_length)
   ahead = model_flops.ahead(*work) if "mtp_log_probs" in scoring.stats else 0
   entries = [(name, tracing(program, *arguments, packing=packing), 1) for name, program in scorers]
   for column in scoring.columns.values():
@@ -81,30 +81,35 @@ def _scoring(planned: Planned, mean_length: float) -> list[Program]:
                "batch": planned.rollout},
               planned.learner.mesh.size, 1, trips,
               tokens * (passes * model_flops.forward(*work) + (ahead if name == "score" else 0)),
-              resident, 0, planned.head)
+              resident, 0, planned.head, live=live)
       for name, traced, passes in entries
   ]
 
 
 def _packed(planned: Planned, rows: int,
-            mean_length: float) -> tuple[Packing | None, tuple[int, ...], float]:
+            mean_length: float) -> tuple[Packing | None, tuple[int, ...], float, float]:
   """Returns (the packing of so many rows, the most trips of its loop, the share of the rows' room
-  that has tokens); the packing is (None, ()) without one. Prompts have their longest.
+  that has tokens, the share of pairs that attention computes); the first two are (None, ()) without
+  one, and the last one is 1. Prompts have their longest.
   """
   packer = planned.learner.packer
   share = lengths.shares(rows, mean_length)
   tokens = planned.sizes.max_prompt_tokens + np.round(share * planned.sizes.max_new_tokens)
   used = float(tokens.sum() / (rows * planned.sizes.row_length))
   if packer is None:
-    return None, (), used
+    return None, (), used, 1.0
   replicated = parallel.replicated(planned.learner.mesh)
   abstract = packer.abstract(rows)
   # The most tokens that rows may have; prompts differ between groups.
   cfg, size = planned.sizes, planned.sizes.group_size
   prompts = Prompts(np.repeat(np.arange(rows // size), size)[:, None],
                     np.full(rows, cfg.max_prompt_tokens))
-  trips = int(packer(tokens.astype(np.int64), prompts).count)
-  return placed(abstract, jax.tree.map(lambda _: replicated, abstract)), (trips,), used
+  plan, of_rows = packer(tokens.astype(np.int64), prompts), np.append(tokens, 0).astype(np.int64)
+  bins = of_rows[plan.rows].reshape(-1, packer.bins.rows)
+  alone = packer.per_device == 1 and not packer.shared_prompts  # with others nothing is skipped
+  live = kernels.live_pairs(bins[bins.any(1)], packer.bins.capacity) if alone else 1.0
+  return (placed(abstract, jax.tree.map(lambda _: replicated, abstract)), (int(plan.count),), used,
+          live)
 
 
 def _start_bytes(planned: Planned) -> int:

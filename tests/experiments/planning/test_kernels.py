@@ -4,9 +4,10 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from experiments.planning import flops
+from experiments.planning import flops, kernels
 from jaxrl_llm.models import attention_kernels, kv_cache, live_attention
 
 ROWS, KV_HEADS, GROUPS, LENGTH, SIZE = 2, 2, 4, 2048, 128
@@ -19,7 +20,7 @@ def pairs(length: int, window: int) -> int:
   return HEADS * sum(min(i + 1, window) for i in range(length))
 
 
-def counted(kernel, backward: bool) -> dict:
+def counted(kernel, backward: bool, live: float = 1.0) -> dict:
   keys = jax.ShapeDtypeStruct((ROWS, KV_HEADS, LENGTH, SIZE), jnp.bfloat16)
   queries = jax.ShapeDtypeStruct((ROWS, KV_HEADS, GROUPS, LENGTH, SIZE), jnp.bfloat16)
   segments = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
@@ -28,7 +29,7 @@ def counted(kernel, backward: bool) -> dict:
     return jnp.sum(kernel(*given).astype(jnp.float32))
 
   f = jax.grad(loss, (0, 1, 2)) if backward else loss
-  return flops.count(jax.jit(f).trace(queries, keys, keys, segments).jaxpr).once
+  return flops.count(jax.jit(f).trace(queries, keys, keys, segments).jaxpr, live=live).once
 
 
 @pytest.fixture(params=[attention_kernels.LONGEST_FUSED, 0], ids=["fused", "two kernels"])
@@ -53,6 +54,24 @@ def test_pairs_are_counted_once_per_product(kernel, products):
   assert both == 2 * (2 + products) * SIZE * PAIRS
   # with every block of the grid it would be nearly twice that
   assert forward < 0.6 * 2 * 2 * SIZE * HEADS * LENGTH**2
+
+
+def test_blocks_between_segments_are_not_counted():
+  capacity, block = 2000, attention_kernels.LARGEST_BLOCK
+  bins = [[2000], [700, 800, 400], [512, 512, 512, 0, 0]]
+  shares = []
+  for lengths in bins:
+    segments = np.pad(np.repeat(np.arange(len(lengths)) + 1, lengths), (0, 2048 - sum(lengths)))
+    earlier = np.tril(np.ones((2048, 2048)))
+    seen = (segments[:, None] == segments) * earlier
+    whole = seen.reshape(4, block, 4, block).any((1, 3)).repeat(block, 0).repeat(block, 1)
+    shares.append((whole * earlier).sum() / earlier.sum())
+  assert shares[0] > shares[1] > shares[2]
+  assert kernels.live_pairs(bins, capacity) == pytest.approx(np.mean(shares))
+  kernel = functools.partial(attention_kernels.splash, window=0)
+  full, half = (counted(kernel, backward=True, live=live) for live in (1.0, 0.5))
+  assert half[flops.KERNEL] == 0.5 * full[flops.KERNEL]
+  assert half[flops.READ_AGAIN] < 0.5 * full[flops.READ_AGAIN]
 
 
 def test_a_window_s_pairs_are_counted_to_the_block():

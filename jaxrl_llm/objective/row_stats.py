@@ -227,11 +227,8 @@ def _stats_of_rows(rows: tuple, shared_inputs: dict, *, stats: frozenset[str],
 
 def _by_rows(model) -> Callable:
   """Returns the layout's `by_rows`; a model without a layout has its rows on one device."""
-
-  def here(function, rows, shared_inputs):
-    return function(rows, shared_inputs)
-
-  return getattr(getattr(model, "constrain", None), "by_rows", here)
+  return getattr(getattr(model, "constrain", None), "by_rows",
+                 lambda function, rows, shared_inputs: function(rows, shared_inputs))
 
 
 def _next_column(x: Array, ahead: int) -> Array:

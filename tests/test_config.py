@@ -190,6 +190,15 @@ def test_the_listing_of_a_run_has_what_is_read_and_its_values():
   assert "updates.micro_batches = " not in lines
 
 
+@pytest.mark.parametrize("budget, bin_tokens", [
+    (0, 9088), (9088, 9088), (9216, 9216), (2 * 9088, 9088), (3 * 9216 + 127, 9216)])
+def test_bins_of_long_rows_take_the_budget(budget, bin_tokens):
+  cfg = from_dict({"rollout": {"max_prompt_tokens": 1024, "max_new_tokens": 8000},
+                   "updates": {"token_budget": budget}})
+  assert cfg.bin_tokens == bin_tokens
+  assert not budget or budget // cfg.bin_tokens == budget // 9088  # no fewer bins for that
+
+
 # --- sections by name
 
 

@@ -105,13 +105,16 @@ class Config:
     """Returns the tokens of a bin that rows are packed into.
 
     They are the tokens of the longest row or, with shared prompts, of a group as far as it is
-    within the budget; rounded up to tiles where that is long.
+    within the budget; where that is long, in tiles, and bins take all tiles of the budget.
     """
     r = self.rollout
     tile = math.lcm(BIN_TILE if r.row_length >= LONG_ROW else 1, self.mesh.sequence)
     tiles = -(-r.row_length // tile)
+    room = self.updates.token_budget // tile
     if self.updates.shared_prompts:
-      tiles = max(tiles, min(-(-r.group_tokens // tile), self.updates.token_budget // tile))
+      tiles = max(tiles, min(-(-r.group_tokens // tile), room))
+    elif r.row_length >= LONG_ROW:
+      tiles = max(tiles, room // max(1, room // tiles))
     return tiles * tile
 
   @property

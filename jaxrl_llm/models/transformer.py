@@ -196,7 +196,7 @@ class Transformer(nnx.Module):
     positions, visible, index, replayed = attended
     visible = visible[kv_cache.windows(self.cfg)[0]]
     graph, state = nnx.split(self.blocks)
-    run = _rematerialised(self.cfg, graph, constrain)
+    run = _rematerialised(self.cfg, graph, constrain, scanned=True)
 
     def body(x, layer):
       state, cached, experts = layer
@@ -213,7 +213,7 @@ def _laid_out(x, constrain):
   return constrain(x, ("rows", "length", "embed_activation"))
 
 
-def _rematerialised(cfg: ModelConfig, graph, constrain):
+def _rematerialised(cfg: ModelConfig, graph, constrain, scanned: bool = False):
   """Returns the block as a function of its state, with the rematerialisation that `cfg.remat`
   names.
 
@@ -228,7 +228,8 @@ def _rematerialised(cfg: ModelConfig, graph, constrain):
 
   if cfg.remat == "none":
     return run
-  return jax.checkpoint(run, policy=POLICIES[cfg.remat])
+  # A scan's two loops share nothing, and barriers between them would copy what is kept.
+  return jax.checkpoint(run, policy=POLICIES[cfg.remat], prevent_cse=not scanned)
 
 
 @dataclasses.dataclass(frozen=True)

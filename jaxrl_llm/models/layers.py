@@ -14,7 +14,7 @@ from jaxrl_llm.config import ModelConfig, RopeScalingConfig
 from jaxrl_llm.models import int8, kv_cache, live_attention
 from jaxrl_llm.models.attention import attend, attend_shared
 from jaxrl_llm.models.rope import attention_factor, frequencies, rotate
-from jaxrl_llm.models.row_attention import attend_rows
+from jaxrl_llm.models.row_attention import attend_rows, platform_of
 
 INIT_STD = 0.02
 # Matrices of a block, by the last key of their path: (number of input axes, number of output axes).
@@ -92,7 +92,7 @@ product.defvjp(_product_forward, _product_backward)
 
 
 def multiply(x, matrix, constrain):
-  """Returns x @ matrix for x [R, S, D] and a `matrix` of D times F entries: [R, S, F].
+  """Returns x @ matrix, [R, S, F], for x [R, S, D] and D times F entries; F may be two axes.
 
   `constrain` lays activations out, and knows whether rows' tokens are divided over devices.
   """
@@ -100,8 +100,11 @@ def multiply(x, matrix, constrain):
     return matrix.product(x)
   if hasattr(matrix.get_value(), "product"):  # adapters.Adapted
     return matrix.get_value().product(x)
+  entries = matrix[...].astype(x.dtype)
+  if entries.ndim == 3 and len(entries) == x.shape[-1] and platform_of(constrain) == "tpu":
+    return jnp.tensordot(x, entries, 1)  # by head: a TPU would copy what becomes heads later
   # One product with a matrix is faster on CPU than a contraction over heads.
-  flat = matrix[...].astype(x.dtype).reshape(x.shape[-1], -1)
+  flat = entries.reshape(x.shape[-1], -1)
   # The gradient of `product` makes one axis of rows and tokens. If both are divided, all of them
   # would be gathered for that.
   return x @ flat if getattr(constrain, "divides_tokens", False) else product(x, flat)

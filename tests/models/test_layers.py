@@ -64,3 +64,38 @@ def test_gradients_of_a_product(shape):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), got, expected)
   wrong = jax.tree.map(lambda a: a[::-1], got)
   assert all(np.max(np.abs(a - b)) > 1e-3 for a, b in zip(wrong, expected, strict=True))
+
+
+class Matrix:
+  """What `multiply` reads of a parameter."""
+
+  def __init__(self, entries):
+    self.entries = entries
+
+  def get_value(self):
+    return self.entries
+
+  def __getitem__(self, key):
+    return self.entries[key]
+
+
+@pytest.mark.parametrize("shape, by_head", [((12, 3, 4), True), ((3, 4, 6), False),
+                                            ((12, 6), False)])
+def test_a_tpu_multiplies_by_head(shape, by_head, monkeypatch):
+  """The entries are those of the flat product, for queries, for outputs and for an MLP."""
+  rng = np.random.default_rng(0)
+  x, entries = (jnp.asarray(rng.normal(size=size), jnp.float32) for size in ((2, 5, 12), shape))
+
+  def run(x, entries):
+    out = layers.multiply(x, Matrix(entries), None)
+    return jnp.sum(jnp.sin(out)), out
+
+  def on(platform):
+    monkeypatch.setattr(layers, "platform_of", lambda constrain: platform)
+    return jax.value_and_grad(run, (0, 1), has_aux=True)(x, entries)
+
+  ((value, out), gradients), ((flat_value, flat_out), flat_gradients) = on("tpu"), on("cpu")
+  assert (out.ndim == 4) == by_head and flat_out.ndim == 3
+  np.testing.assert_allclose(value, flat_value, rtol=1e-5)
+  np.testing.assert_allclose(out.reshape(flat_out.shape), flat_out, atol=1e-5)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), gradients, flat_gradients)

@@ -12,8 +12,8 @@ Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not ru
   prefill    57.7 GB each; 64 x 0.0222 s, compute binds, MFU 76.1 %
   admit      57.9 GB each; 64 x 0.00792 s, memory binds, MFU 0 %
   decode     60.1 GB each; 1008 x 1.55 s, memory binds, MFU 7.7 %
-  score      16.8 GB each; 1 x 127 s, compute binds, MFU 84 %
-  step       37.9 GB each; 16 x 29.7 s, compute binds, MFU 67.5 %
+  score      16.8 GB each; 1 x 126 s, compute binds, MFU 84.8 %
+  step       38.1 GB each; 16 x 27.4 s, compute binds, MFU 73.2 %
 
 With --config.updates.token_budget=0 --config.updates.micro_batches=32 --config.model.remat=full \
   --config.rollout.slots=128:

@@ -11,11 +11,11 @@ Planned for v5e:8x8, 64 devices of 16 GB (experiments/plan.py; compiled, not run
   prefill    8.26 GB each; 32 x 0.0102 s, compute binds, MFU 96.2 %
   admit      8.62 GB each; 32 x 0.00283 s, interconnect binds, MFU 0 %
   decode     8.98 GB each; 1008 x 0.804 s, memory binds, MFU 4.31 %
-  score      4.72 GB each; 1 x 47.5 s, compute binds, MFU 65.6 %
-  step       13.9 GB each; 16 x 11.8 s, compute binds, MFU 49.3 %
+  score      4.72 GB each; 1 x 50.4 s, compute binds, MFU 61.8 %
+  step         14 GB each; 16 x 11.5 s, compute binds, MFU 50.9 %
 
-The seconds are those of completions at their limit: 1,048 s an iteration, 3.7 days for all 305. At
-a mean length of .4 it is 389 s (experiments/plans), 1.4 days, most of it decoding. With 256 slots
+The seconds are those of completions at their limit: 1,045 s an iteration, 3.7 days for all 305. At
+a mean length of .4 it is 381 s (experiments/plans), 1.4 days, most of it decoding. With 256 slots
 each four chips decode 16 completions at a time; more fit, and were not planned.
 
 Published: 51.4 (GSPO 47.7).

@@ -24,7 +24,7 @@ from jaxrl_llm.reporting import tables
 HERE = Path(__file__).parent
 START = "runs/slips_start"
 AGE, ITERATIONS = 8, 24
-LEARNING_RATES = ("2e-5", "1e-5", "5e-6")
+LEARNING_RATES = ("2e-5", "1e-5")
 SCREENING, OTHERS = 0, (1, 2)  # seeds: of all learning rates, of each method's best
 FEWEST = 3  # seeds of a comparison
 REFERENCE = "GRPO"  # what the others are compared with

@@ -37,8 +37,8 @@ def splash(queries, keys, values, segments, interpret: bool = False, window: int
 
   def of_row(ids, *tiles):
     # With other blocks for each row, several rows would be a loop of kernels.
-    own = kernel if window or len(queries) > 1 else _of_segments(kernel, ids, block)
-    return own(*tiles, splash_attention_kernel.SegmentIds(ids, ids))
+    attend_row = kernel if window or len(queries) > 1 else _of_segments(kernel, ids, block)
+    return attend_row(*tiles, splash_attention_kernel.SegmentIds(ids, ids))
 
   outputs = jax.vmap(of_row)(padded(segments, 1, block), *tiles)[:, :, :length, :size]
   return outputs.reshape(*outputs.shape[:1], -1, groups, length, size)

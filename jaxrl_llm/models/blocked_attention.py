@@ -151,7 +151,7 @@ def _skip_masked_blocks(add, i, j, segments, block: int):
 
   def body(index, carry):
     mask = _block_mask(segments, index if i is None else i, index if j is None else j, block)
-    return lax.cond(jnp.any(mask), functools.partial(add, index, mask), lambda kept: kept, carry)
+    return lax.cond(jnp.any(mask), functools.partial(add, index, mask), lambda state: state, carry)
 
   return body
 

@@ -43,6 +43,7 @@ class Program:
     head: (width, vocabulary) of the model.
     needs: bytes of one device that a token step cannot but read: weights, and the cache of the
       tokens in flight; 0 where no step is.
+    live: share of a packed row's blocks of attention that kernels do not skip (kernels.py).
   """
 
   name: str

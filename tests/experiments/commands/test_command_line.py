@@ -112,9 +112,9 @@ def test_a_broken_config_file_is_one_line(tmp_path, monkeypatch, name, capfd):
   path = tmp_path / "broken.py"
   if content is not None:
     path.write_text(content)
-  own = flags.FlagValues()
-  config_flags.DEFINE_config_file("config", flag_values=own)
-  monkeypatch.setattr(command_flags.flags, "FLAGS", own)
+  flag_values = flags.FlagValues()
+  config_flags.DEFINE_config_file("config", flag_values=flag_values)
+  monkeypatch.setattr(command_flags.flags, "FLAGS", flag_values)
   with pytest.raises(ConfigError) as error:
     command_flags.parse(["main", f"--config={path}"])
   message = str(error.value)

@@ -71,13 +71,13 @@ def peer(address):
 
 
 def test_a_killed_process_is_named_to_all(address, peer):
-  told, victim = (peer(3, index, "wait") for index in (1, 2))
+  survivor, victim = (peer(3, index, "wait") for index in (1, 2))
   call = Watched(address, 3, 0)
   call.begin(200)
   victim.kill()
   assert "process 2 of 3" in call.line() and "died" in call.line()
-  assert told.stdout.readline() == "here\n"
-  assert "ended: process 2 of 3" in told.stdout.readline()
+  assert survivor.stdout.readline() == "here\n"
+  assert "ended: process 2 of 3" in survivor.stdout.readline()
 
 
 def test_process_0_is_named_when_it_dies(address, peer):

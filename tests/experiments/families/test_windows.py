@@ -20,19 +20,19 @@ def ratios(text: str) -> dict[tuple[str, str], list[float]]:
   """
   (table,) = page_parts.tables(text)
   rows = {tuple(row[:3]): row for row in table.rows}
-  found = {}
+  factors = {}
   for target, kind, window in rows:
     if window != "none":
       row, full = rows[target, kind, window], rows[target, kind, "none"]
-      found[target, kind] = [float(full[i].replace(",", "")) / float(row[i]) for i in (4, 5)]
-      found[target, kind].append(float(row[6]))
-  return found
+      factors[target, kind] = [float(full[i].replace(",", "")) / float(row[i]) for i in (4, 5)]
+      factors[target, kind].append(float(row[6]))
+  return factors
 
 
 def assert_bounded(text: str, targets: list[str]) -> None:
-  found = ratios(text)
-  assert list(found) == [(target, kind) for target in targets for kind in windows.KINDS]
-  for (_, kind), (in_loop, total, over) in found.items():
+  factors = ratios(text)
+  assert list(factors) == [(target, kind) for target in targets for kind in windows.KINDS]
+  for (_, kind), (in_loop, total, over) in factors.items():
     assert in_loop > 6 and total > 5
     assert over < (2.3 if kind == "kernel" else 2.6)
 

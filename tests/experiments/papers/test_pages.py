@@ -19,12 +19,12 @@ OF_THE_TABLE = {f"{name}.py" for name in ("__init__", "config", "policies", "run
 
 def wrong(folder: Path, page: str) -> list[str]:
   """Returns what a paper's page lacks: a claim, a formula, a module, the target of a link."""
-  found = [f"no {part!r}" for part in ("**Claim.**", "\n    ") if part not in page]
-  found += [f"link {target}" for target in re.findall(r"\]\(([^)#:]+)\)", page)
-            if not (folder / target).exists()]
+  faults = [f"no {part!r}" for part in ("**Claim.**", "\n    ") if part not in page]
+  faults += [f"link {target}" for target in re.findall(r"\]\(([^)#:]+)\)", page)
+             if not (folder / target).exists()]
   modules = {path.name for path in folder.glob("*.py")} - OF_THE_TABLE
   beside = (folder / "README.md").read_text()
-  return found + [name for name in sorted(modules) if f"({name})" not in page + beside]
+  return faults + [name for name in sorted(modules) if f"({name})" not in page + beside]
 
 
 @pytest.mark.parametrize("name", FOLDERS)

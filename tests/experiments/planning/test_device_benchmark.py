@@ -41,11 +41,11 @@ def counted_flops(config: ModelConfig, rows: int, length: int, *, head_times=1, 
 
 
 def test_flops_of_a_train_step_are_those_of_its_parameters():
-  found = device_benchmark.train_flops(SMALL, 3, 16)
-  assert found == counted_flops(SMALL, 3, 16)
+  count = device_benchmark.train_flops(SMALL, 3, 16)
+  assert count == counted_flops(SMALL, 3, 16)
   # The check rejects a forgotten head and a recomputation that is counted.
-  assert found != counted_flops(SMALL, 3, 16, head_times=0)
-  assert found != counted_flops(SMALL, 3, 16, passes=4)
+  assert count != counted_flops(SMALL, 3, 16, head_times=0)
+  assert count != counted_flops(SMALL, 3, 16, passes=4)
 
 
 def test_decoding_reads_the_weights_and_the_live_columns():
@@ -56,9 +56,9 @@ def test_decoding_reads_the_weights_and_the_live_columns():
     return sum(x.size * x.dtype.itemsize for x in (*cache.keys, *cache.values))
 
   expected = sum(1000 + empty(filled + 1 + step) for step in range(steps))
-  found = device_benchmark.decode_bytes(SMALL, 1000, rows, filled, steps)
-  assert found == expected
-  assert found < steps * (1000 + empty(filled + steps))  # what counting whole caches would give
+  traffic = device_benchmark.decode_bytes(SMALL, 1000, rows, filled, steps)
+  assert traffic == expected
+  assert traffic < steps * (1000 + empty(filled + steps))  # what counting whole caches would give
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -66,16 +66,16 @@ def test_an_embedding_that_is_no_head_is_not_read_whole(tied):
   config = ModelConfig(vocab_size=64, width=32, num_layers=1, tie_head=tied)
   params = Model(config).shapes()
   every = sum(x.size * 4 for x in jax.tree.leaves(params))
-  found = device_benchmark._read_weights(params, config)
-  assert found == every - (0 if tied else 64 * 32 * 4)
+  size = device_benchmark._read_weights(params, config)
+  assert size == every - (0 if tied else 64 * 32 * 4)
 
 
 def test_the_gap_reads_sampled_tokens_alone():
   sampler = np.array([[0.0, -1.0, -2.0]], np.float32)
   trainer = np.array([[9.0, -1.5, -1.9]], np.float32)
-  found = device_benchmark.gap_numbers(trainer, sampler, np.array([[False, True, True]]))
+  gap = device_benchmark.gap_numbers(trainer, sampler, np.array([[False, True, True]]))
   k3 = (math.exp(-0.5) - 1 + 0.5 + math.exp(0.1) - 1 - 0.1) / 2
-  assert found == pytest.approx({"mean": 0.3, "max": 0.5, "k3": k3}, rel=1e-5)
+  assert gap == pytest.approx({"mean": 0.3, "max": 0.5, "k3": k3}, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind, name", [
@@ -93,11 +93,11 @@ def test_cases_without_time_are_listed(command):
     return {"seconds": 1.0}
 
   cases = [device_cases.Case(name, "train", 4, measure) for name in "abc"]
-  found = list(device_cases.run_cases(cases, 35, lambda: next(clock)))
-  assert [row["status"] for row in found] == ["measured", "skipped", "skipped"]
+  entries = list(device_cases.run_cases(cases, 35, lambda: next(clock)))
+  assert [row["status"] for row in entries] == ["measured", "skipped", "skipped"]
   assert ran == [4]  # of b, which would take as long as a did, nothing ran
   text = command.report({"jax": "0", "device": "cpu", "backend": "cpu", "peaks": None, "seconds": 1,
-                         "cases": found})
+                         "cases": entries})
   assert text.count("skipped") == 2 and "no time left of 35 s" in text
 
 
@@ -164,9 +164,9 @@ def test_a_kernel_that_differs_fails_its_case(monkeypatch):
 
 def test_timing_counts_neither_the_first_call_nor_slow_ones():
   calls = []
-  found = device_cases.timed(lambda: calls.append(0), 5)
-  assert len(calls) == 6 and len(found["all_seconds"]) == 5
-  assert found["seconds"] == sorted(found["all_seconds"])[2]
+  times = device_cases.timed(lambda: calls.append(0), 5)
+  assert len(calls) == 6 and len(times["all_seconds"]) == 5
+  assert times["seconds"] == sorted(times["all_seconds"])[2]
 
 
 @pytest.mark.slow

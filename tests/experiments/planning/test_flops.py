@@ -68,11 +68,11 @@ def test_kinds():
     scores = jnp.einsum("rd,red->re", x, jnp.ones((8, 7, 16)))
     return jnp.sort(x @ head, -1).sum() + scores.sum()
 
-  found = counted(f, X, jnp.ones((16, 64)), head=(16, 64)).once
-  assert found["head"] == 2 * 8 * 16 * 64
-  assert found["attention"] == 2 * 8 * 7 * 16
-  assert found["sort"] == 8 * 64 * 6
-  assert "weights" not in found
+  count = counted(f, X, jnp.ones((16, 64)), head=(16, 64)).once
+  assert count["head"] == 2 * 8 * 16 * 64
+  assert count["attention"] == 2 * 8 * 7 * 16
+  assert count["sort"] == 8 * 64 * 6
+  assert "weights" not in count
 
 
 def test_a_conditional_counts_one_branch():
@@ -90,11 +90,11 @@ def test_a_loop_of_unknown_trips_counts_per_trip():
     x, _ = lax.while_loop(more, lambda s: (s[0] @ w[0] @ w[1], s[1] + 1), (x @ w[2], 0))
     return lax.while_loop(more, lambda s: (s[0] @ w[0], s[1] + 1), (x, 0))[0]
 
-  found = counted(f, X, W)
-  assert found.once["weights"] == PRODUCT
-  assert [loop["weights"] for loop in found.loops] == [2 * PRODUCT, PRODUCT]
-  assert found.total((9, 4))["weights"] == (1 + 2 * 9 + 4) * PRODUCT
-  assert found.total()["weights"] == 4 * PRODUCT
+  count = counted(f, X, W)
+  assert count.once["weights"] == PRODUCT
+  assert [loop["weights"] for loop in count.loops] == [2 * PRODUCT, PRODUCT]
+  assert count.total((9, 4))["weights"] == (1 + 2 * 9 + 4) * PRODUCT
+  assert count.total()["weights"] == 4 * PRODUCT
 
 
 def test_devices_inside_a_shard_map_are_added():
@@ -113,8 +113,8 @@ def test_pairs_of_layers_with_a_window():
   full = ModelConfig(num_layers=3)
   mixed = dataclasses.replace(full, window=4, full_layers=(1,))
   alone = dataclasses.replace(mixed, full_layers=())
-  found = [model_flops.attention(m, 2, 30) for m in (full, mixed, alone)]
-  assert found[1] == pytest.approx(found[0] / 3 + 2 * found[2] / 3) and found[2] < found[0] / 3
+  counts = [model_flops.attention(m, 2, 30) for m in (full, mixed, alone)]
+  assert counts[1] == pytest.approx(counts[0] / 3 + 2 * counts[2] / 3) and counts[2] < counts[0] / 3
 
 
 def test_adapters_leave_the_gradients_of_matrices_out():

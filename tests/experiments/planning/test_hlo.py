@@ -57,26 +57,26 @@ def test_the_compilers_own_trip_count_comes_first():
 
 
 def test_buffers_on_the_chip_are_told_apart():
-  found = passed(LOOPS)
-  assert found["%done"] == traffic.Traffic(0, 6 * 1024)  # written there
-  assert found["%start"] == traffic.Traffic(6 * 128, 0)
-  assert found["%slice.2"] == traffic.Traffic(6 * 128, 6 * 128)  # reads its slice alone
+  by_name = passed(LOOPS)
+  assert by_name["%done"] == traffic.Traffic(0, 6 * 1024)  # written there
+  assert by_name["%start"] == traffic.Traffic(6 * 128, 0)
+  assert by_name["%slice.2"] == traffic.Traffic(6 * 128, 6 * 128)  # reads its slice alone
   assert passed(LOOPS, chip=False)["%done"] == traffic.Traffic(6 * 1024, 0)
-  assert found["%while"] == found["%state"] == traffic.Traffic()
+  assert by_name["%while"] == by_name["%state"] == traffic.Traffic()
 
 
 def test_a_fusion_reads_and_writes_the_slice_of_a_stack():
-  found = passed(FUSIONS)
-  assert found["%f"].memory == 200 + 4 + 400  # one of 36 layers, the index, the output
-  assert found["%out"].memory == 4 + 400 + 200
-  assert found["%sum.1"].memory == 3 * 400
+  by_name = passed(FUSIONS)
+  assert by_name["%f"].memory == 200 + 4 + 400  # one of 36 layers, the index, the output
+  assert by_name["%out"].memory == 4 + 400 + 200
+  assert by_name["%sum.1"].memory == 3 * 400
 
 
 def test_a_nested_fusion_that_only_renames_its_operand_is_read_by_its_users():
   """A TPU compiler puts weights and caches that enter a product into such a fusion."""
-  found = passed((HERE / "nested.hlo").read_text())
-  assert found["%y"].memory == 64 * 100 + 2 * 32 * 64 + 2 * 32 * 100
-  assert found["%copied"].memory == 2 * 64 * 100
+  by_name = passed((HERE / "nested.hlo").read_text())
+  assert by_name["%y"].memory == 64 * 100 + 2 * 32 * 64 + 2 * 32 * 100
+  assert by_name["%copied"].memory == 2 * 64 * 100
 
 
 def test_a_fused_slice_of_an_all_reduce_is_a_reduce_scatter():

@@ -64,8 +64,8 @@ def test_blocks_between_segments_are_not_counted():
     segments = np.pad(np.repeat(np.arange(len(lengths)) + 1, lengths), (0, 2048 - sum(lengths)))
     earlier = np.tril(np.ones((2048, 2048)))
     seen = (segments[:, None] == segments) * earlier
-    whole = seen.reshape(4, block, 4, block).any((1, 3)).repeat(block, 0).repeat(block, 1)
-    shares.append((whole * earlier).sum() / earlier.sum())
+    blocks = seen.reshape(4, block, 4, block).any((1, 3)).repeat(block, 0).repeat(block, 1)
+    shares.append((blocks * earlier).sum() / earlier.sum())
   assert shares[0] > shares[1] > shares[2]
   assert kernels.live_pairs(bins, capacity) == pytest.approx(np.mean(shares))
   kernel = functools.partial(attention_kernels.splash, window=0)
@@ -78,15 +78,15 @@ def test_a_window_s_pairs_are_counted_to_the_block():
   window, block = 600, attention_kernels.LARGEST_BLOCK
   kernel = functools.partial(attention_kernels.splash, window=window)
   for backward, products in ((False, 2), (True, 2 + 4 + 3)):
-    found = counted(kernel, backward)[flops.KERNEL] / (2 * products * SIZE)
-    assert pairs(LENGTH, window) <= found <= pairs(LENGTH, window + block) < PAIRS
+    count = counted(kernel, backward)[flops.KERNEL] / (2 * products * SIZE)
+    assert pairs(LENGTH, window) <= count <= pairs(LENGTH, window + block) < PAIRS
 
 
 def test_blocks_are_read_again_on_a_tpu_alone():
   steps = HEADS * BLOCKS * (BLOCKS + 1) // 2
   block = (LENGTH // BLOCKS) * SIZE * 2  # bytes
-  found = counted(attention_kernels.splash, backward=False)[flops.READ_AGAIN]
-  assert found == 2 * steps * block - 2 * HEADS * LENGTH * SIZE * 2
+  size = counted(attention_kernels.splash, backward=False)[flops.READ_AGAIN]
+  assert size == 2 * steps * block - 2 * HEADS * LENGTH * SIZE * 2
   assert counted(attention_kernels.triton, backward=False)[flops.READ_AGAIN] == 0
 
 
@@ -111,11 +111,11 @@ def test_live_blocks_are_read_by_their_share(dtype, column):
   """Of int8, scales too; and each row writes a tile of columns."""
   share = 0.25
   queries = jax.ShapeDtypeStruct((ROWS, 1, KV_HEADS * GROUPS, SIZE), jnp.bfloat16)
-  found = flops.count(decode_step(queries, cache(LENGTH, dtype)).jaxpr, live=share).once
-  whole, heads = 2 * ROWS * KV_HEADS * LENGTH * column, ROWS * KV_HEADS
+  count = flops.count(decode_step(queries, cache(LENGTH, dtype)).jaxpr, live=share).once
+  cache_bytes, heads = 2 * ROWS * KV_HEADS * LENGTH * column, ROWS * KV_HEADS
   tiles = 2 * heads * (32 * SIZE + (128 * 4 if dtype == jnp.int8 else 0))
-  assert found[flops.READ_AGAIN] == (share - 2) * whole + tiles
-  assert found[flops.KERNEL] == 4 * ROWS * KV_HEADS * GROUPS * SIZE * LENGTH * share
+  assert count[flops.READ_AGAIN] == (share - 2) * cache_bytes + tiles
+  assert count[flops.KERNEL] == 4 * ROWS * KV_HEADS * GROUPS * SIZE * LENGTH * share
 
 
 def test_with_a_window_no_more_blocks_are_read_than_it_meets():
@@ -123,11 +123,11 @@ def test_with_a_window_no_more_blocks_are_read_than_it_meets():
   queries = jax.ShapeDtypeStruct((ROWS, 1, KV_HEADS, SIZE), jnp.bfloat16)
   traced = decode_step(queries, cache(columns, jnp.bfloat16), window)
   for live, share in ((0.1, 0.1), (0.9, 2 * 512 / columns)):  # it meets two blocks of 512
-    found = flops.count(traced.jaxpr, live=live).once[flops.KERNEL]
-    assert found == 4 * ROWS * KV_HEADS * SIZE * columns * share
+    count = flops.count(traced.jaxpr, live=live).once[flops.KERNEL]
+    assert count == 4 * ROWS * KV_HEADS * SIZE * columns * share
 
 
 def test_other_kernels_count_their_whole_grid(monkeypatch):
   monkeypatch.setattr(flops.kernels, "attention", lambda eqn, live: None)
-  found = counted(attention_kernels.splash, backward=False)[flops.KERNEL]
-  assert found >= 2 * 2 * SIZE * HEADS * LENGTH**2
+  count = counted(attention_kernels.splash, backward=False)[flops.KERNEL]
+  assert count >= 2 * 2 * SIZE * HEADS * LENGTH**2

@@ -41,19 +41,19 @@ def test_bytes_of_the_train_step_are_those_of_its_real_shards(train):
   cfg = planned_config.ready(parameters=dict(train=train))
   planned = abstract.plan(cfg, CPU.devices)
   (program,) = programs.iteration_programs(planned, ("step",))
-  found = analysis.analyse(program, CPU)
+  memory = analysis.analyse(program, CPU)
   state, batch, step = real_step(cfg, planned)
-  assert found.arguments["parameters"] == on_device((state.params, state.frozen))
-  assert found.arguments["optimizer"] == on_device((state.opt_state, state.step))
-  assert found.arguments["batch"] == on_device(batch)
+  assert memory.arguments["parameters"] == on_device((state.params, state.frozen))
+  assert memory.arguments["optimizer"] == on_device((state.opt_state, state.step))
+  assert memory.arguments["batch"] == on_device(batch)
   given = on_device((state.params, state.opt_state, state.step))
   new, metrics = step(state, batch)
   # Donated leaves are given back in place: only the metrics need room of their own.
-  made = on_device((new.params, new.opt_state, new.step, metrics))
-  assert given + found.outputs == pytest.approx(made, rel=0.1)
+  total = on_device((new.params, new.opt_state, new.step, metrics))
+  assert given + memory.outputs == pytest.approx(total, rel=0.1)
   # A counter that takes every leaf to be whole on each device is wrong by far.
-  whole = sum(x.nbytes for x in jax.tree.leaves(state.params))
-  assert whole > 1.2 * on_device(new.params)
+  full = sum(x.nbytes for x in jax.tree.leaves(state.params))
+  assert full > 1.2 * on_device(new.params)
 
 
 def analysed(name: str, needed: int, held: int = 0, **columns: int) -> Analysis:
@@ -70,10 +70,10 @@ def analysed(name: str, needed: int, held: int = 0, **columns: int) -> Analysis:
     (analysed("generate", 700_000, held=600_000), ("mesh.rollout", "rollout.slots")),
 ])
 def test_each_large_column_has_a_rule(analysis, keys):
-  said = " ".join(advice.memory_advice(analysis, CPU.chip))
-  assert bool(said) == bool(keys)
+  text = " ".join(advice.memory_advice(analysis, CPU.chip))
+  assert bool(text) == bool(keys)
   for key in keys:
-    assert key in said
+    assert key in text
 
 
 def test_a_plan_fails_where_one_program_does_not_fit():

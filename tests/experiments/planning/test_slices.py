@@ -79,8 +79,8 @@ def test_lengths_have_their_mean(mean):
 
 
 def test_a_slot_is_in_flight_longest_with_its_longest_rows():
-  own = np.round(lengths.shares(64, 0.4) * 500)
-  behind = np.concatenate([np.arange(1, n + 1) for n in own])  # tokens of each step of each row
+  sizes = np.round(lengths.shares(64, 0.4) * 500)
+  behind = np.concatenate([np.arange(1, n + 1) for n in sizes])  # tokens of each step of each row
   assert lengths.in_flight(64, 0.4) * 500 == pytest.approx(behind.mean(), rel=0.01)
   assert lengths.in_flight(64, 1.0) == 0.5 and lengths.in_flight(64, 0.4) > 0.4 / 2  # not half
 

@@ -22,7 +22,7 @@ class Clock:
 
 
 @pytest.fixture
-def made(tmp_path, monkeypatch):
+def report_case(tmp_path, monkeypatch):
   """A Report whose refresh takes 2 seconds; (report, clock, what was written)."""
   clock, written = Clock(), []
 
@@ -45,19 +45,19 @@ def of_run(shown) -> Observers:
 
 
 @pytest.mark.parametrize("spacing, least, most", [(report.SPACING, 0.04, 0.05), (0, 0.5, 1.0)])
-def test_refreshes_take_a_twentieth_of_the_time(made, monkeypatch, spacing, least, most):
+def test_refreshes_take_a_twentieth_of_the_time(report_case, monkeypatch, spacing, least, most):
   """In a run that is evaluated every second; one at each evaluation would take more."""
   monkeypatch.setattr(report, "SPACING", spacing)
-  shown, clock, written = made
+  shown, clock, written = report_case
   for iteration in range(400):
     shown.evaluated(iteration, None, EVALUATION)
     clock.now += 1.0
   assert least < 2.0 * (len(written) - 1) / clock.now <= most
 
 
-def test_the_first_report_waits_for_the_first_iteration(made, monkeypatch):
+def test_the_first_report_waits_for_the_first_iteration(report_case, monkeypatch):
   """Its completions before are those of the first evaluation, which the run makes anyway."""
-  shown, _, written = made
+  shown, _, written = report_case
   monkeypatch.setattr(report.evaluate, "evaluate", None)
   shown.evaluated(0, None, EVALUATION)
   assert shown._before is EVALUATION
@@ -67,9 +67,9 @@ def test_the_first_report_waits_for_the_first_iteration(made, monkeypatch):
   assert written == ["running"]
 
 
-def test_the_first_report_reads_no_parameters(made, monkeypatch):
+def test_the_first_report_reads_no_parameters(report_case, monkeypatch):
   """The completions are the start's; its parameters would be a third copy beside an update."""
-  shown, _, written = made
+  shown, _, written = report_case
 
   def unexpected():
     raise AssertionError("the parameters of the start were read")
@@ -84,8 +84,8 @@ def test_the_first_report_reads_no_parameters(made, monkeypatch):
   assert not written
 
 
-def test_a_resumed_run_has_no_first_report(made, monkeypatch):
-  shown, _, written = made
+def test_a_resumed_run_has_no_first_report(report_case, monkeypatch):
+  shown, _, written = report_case
   monkeypatch.setattr(shown, "_evaluate", lambda params: EVALUATION)
   shown.rested()
   assert not written
@@ -93,8 +93,8 @@ def test_a_resumed_run_has_no_first_report(made, monkeypatch):
   assert written == ["running"]
 
 
-def test_an_interruption_is_written_and_passed_on(made):
-  shown, _, written = made
+def test_an_interruption_is_written_and_passed_on(report_case):
+  shown, _, written = report_case
   for error in (KeyboardInterrupt(), SystemExit(143), RuntimeError("loss = nan")):
     with pytest.raises(type(error)) as raised, of_run(shown).until_interrupted():
       raise error
@@ -104,8 +104,8 @@ def test_an_interruption_is_written_and_passed_on(made):
   assert not written
 
 
-def test_a_report_that_fails_warns_and_hides_no_error(made, monkeypatch, caplog):
-  shown, *_ = made
+def test_a_report_that_fails_warns_and_hides_no_error(report_case, monkeypatch, caplog):
+  shown, *_ = report_case
 
   def fail(*_):
     raise OSError("disk full")

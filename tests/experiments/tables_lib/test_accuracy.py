@@ -27,10 +27,10 @@ def test_a_gradient_that_is_not_finite_is_a_collapse():
             "clip/dropped": ([1, 5, 8], [0.25, 0.25, 0.25]),
             "kl/current_behavior": ([1, 5, 8], [0.1, 0.1, np.inf]),
             "rollout/length": ([1, 5, 8], [3.0, 3.0, 3.0])}
-  found = accuracy.measure(types.SimpleNamespace(
+  numbers = accuracy.measure(types.SimpleNamespace(
       series=lambda name: tuple(map(np.array, series[name]))))
-  assert json.loads(json.dumps(found, allow_nan=False))["diverged"] is True
-  cells = dict(zip(accuracy.HEADER, accuracy.row([found, run(0.2, 1.0)]), strict=True))
+  assert json.loads(json.dumps(numbers, allow_nan=False))["diverged"] is True
+  cells = dict(zip(accuracy.HEADER, accuracy.row([numbers, run(0.2, 1.0)]), strict=True))
   assert cells["collapsed"] == "1 of 2" and cells["gradient norm"] == "1 ± 0"
 
 

@@ -41,9 +41,9 @@ def runs(tmp_path):
 
 
 def test_runs_that_differ_in_the_seed_are_one_group(runs):
-  found = compare.compare(runs[:2] + runs[3:], "eval/accuracy")
-  assert {group.label: group.seeds for group in found.groups} == {"ppo": [0, 1], "ctpo": [0]}
-  first, second = compare.rows(found)
+  comparison = compare.compare(runs[:2] + runs[3:], "eval/accuracy")
+  assert {group.label: group.seeds for group in comparison.groups} == {"ppo": [0, 1], "ctpo": [0]}
+  first, second = compare.rows(comparison)
   assert first[:3] == ("ppo", "0, 1", "2") and second[0] == "ctpo"
   assert second[3] == "0.1 (one seed)"
   # Student's t with one degree of freedom: 12.7062 standard errors of 0.2
@@ -54,15 +54,15 @@ def test_runs_that_differ_in_the_seed_are_one_group(runs):
 
 def test_a_longer_run_counts_up_to_the_shorter_ones_end_and_is_told(runs, tmp_path):
   going = write(tmp_path / "e", [0.5, 0.6], seed=3, planned=2)
-  found = compare.compare([runs[0], going], "eval/accuracy")
-  (group,) = found.groups
+  comparison = compare.compare([runs[0], going], "eval/accuracy")
+  (group,) = comparison.groups
   assert group.label == "all runs" and group.iterations.tolist() == [0, 1]
   np.testing.assert_array_equal(group.values, [[0.1, 0.9], [0.5, 0.6]])
-  (note,) = found.notes
+  (note,) = comparison.notes
   assert "iteration 1 of 2" in note and "/e:" in note
   empty = write(tmp_path / "f", [], seed=4, planned=2)
-  found = compare.compare([*runs[:2], empty, runs[3]], "eval/accuracy", ["seed"])
-  assert len(found.groups) == 2 and any("left out" in note for note in found.notes)
+  comparison = compare.compare([*runs[:2], empty, runs[3]], "eval/accuracy", ["seed"])
+  assert len(comparison.groups) == 2 and any("left out" in note for note in comparison.notes)
 
 
 @pytest.mark.parametrize("metric, by, message", [

@@ -20,10 +20,10 @@ MEAN = np.array([3.0, 0.0, 0.0])
 def noise_of(draw, count=4000):
   """Noise of 2 baselines beside RLOO, with few and with all rows; `draw` gives [S, K + 1, P]."""
   rng = np.random.default_rng(0)
-  found = [draw(rng) for _ in range(count)]
+  estimates = [draw(rng) for _ in range(count)]
   return gradient_noise._noise(
-      count, sum(found), sum(np.square(one).sum(-1) for one in found),
-      sum(one @ one[-1, -1] for one in found), ("whole", "half"), (4, 8))
+      count, sum(estimates), sum(np.square(one).sum(-1) for one in estimates),
+      sum(one @ one[-1, -1] for one in estimates), ("whole", "half"), (4, 8))
 
 
 def known(rng):
@@ -34,27 +34,27 @@ def known(rng):
 
 
 def test_known_signal_and_noise_are_found():
-  found = noise_of(known)
+  noise = noise_of(known)
   for name, signal, spread in (("whole", 1.0, 1.0), ("half", 0.5, 1 / 3)):
     for size, factor in (("4", 2.0), ("8", 1.0)):
-      np.testing.assert_allclose(found[name][size].signal, signal, rtol=0.05)
+      np.testing.assert_allclose(noise[name][size].signal, signal, rtol=0.05)
       expected = 3 * (factor * spread)**2 / (signal * MEAN[0])**2
-      np.testing.assert_allclose(found[name][size].noise, expected, rtol=0.1)
+      np.testing.assert_allclose(noise[name][size].noise, expected, rtol=0.1)
 
 
 def test_noise_that_is_shared_within_a_group_is_no_signal():
   """Products of a group with itself would count it, and are left out."""
-  rng, found, naive = np.random.default_rng(0), [], []
+  rng, signals, naive = np.random.default_rng(0), [], []
   mean = 3 * np.eye(100)[0]
   for _ in range(200):
     estimates = [np.stack([np.stack([one, one, mean + one])] * 2)
                  for one in rng.normal(size=(20, 100))]
     draws = iter(estimates)
-    found.append(noise_of(lambda _, draws=draws: next(draws), 20)["whole"]["4"].signal)
+    signals.append(noise_of(lambda _, draws=draws: next(draws), 20)["whole"]["4"].signal)
     noise, _, estimate = np.mean(estimates, 0)[0]
     naive.append(noise @ estimate / (estimate @ estimate))
-  error = np.std(found) / np.sqrt(len(found))
-  assert abs(np.mean(found)) < 4 * error < np.mean(naive) / 4
+  error = np.std(signals) / np.sqrt(len(signals))
+  assert abs(np.mean(signals)) < 4 * error < np.mean(naive) / 4
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +89,6 @@ def test_an_estimate_is_the_gradient_of_the_loss(policy):
   loss = lambda params: policy_loss(params, batch, model=model, cfg=LossConfig(
       EstimatorConfig("reinforce")))[0]
   expected = jax.flatten_util.ravel_pytree(jax.jit(jax.grad(loss))(params))[0]
-  found = gradient_noise.gradients(params, rows, (AdvantageConfig("rloo"),), model=model)[0]
-  np.testing.assert_allclose(found, -expected, atol=1e-5)
+  gradient = gradient_noise.gradients(params, rows, (AdvantageConfig("rloo"),), model=model)[0]
+  np.testing.assert_allclose(gradient, -expected, atol=1e-5)
   assert np.abs(expected).max() > 1e-2

@@ -31,12 +31,12 @@ def edited(weight: float) -> None:
 
 def coefficients(row_function) -> list[float]:
   """Returns the coefficient of `mine` after each of two edits of its cell."""
-  found, ones = [], np.ones((1, 2))
+  values, ones = [], np.ones((1, 2))
   for weight in (1.0, 3.0):
     edited(weight)
     out = row_function(EstimatorConfig("mine"))(-ones, -ones, ones, ones > 0)
-    found.append(float(out[0][0, 0]))
-  return found
+    values.append(float(out[0][0, 0]))
+  return values
 
 
 @pytest.mark.parametrize("devices, measured", [("cpu", True), ("cpu, cpu", True),

@@ -28,9 +28,9 @@ def enumerated(case: Planted, prefix: tuple) -> float:
 def test_values_are_those_of_an_enumeration():
   tokens = np.array(list(itertools.product(range(3), repeat=4)))
   values, rewards = planted.values_and_rewards(SMALL, tokens)
-  for row, found, reward in zip(tokens, values, rewards, strict=True):
+  for row, row_values, reward in zip(tokens, values, rewards, strict=True):
     expected = [enumerated(SMALL, tuple(row[:t])) for t in range(5)]
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    np.testing.assert_allclose(row_values, expected, atol=1e-12)
     assert reward == expected[-1]
 
 
@@ -43,19 +43,19 @@ def test_samples_are_those_of_the_policy():
 def test_the_exact_advantage_lands_on_the_decisive_token():
   """And not one place on."""
   for position in (0, 6, 11):
-    found = planted.landing(Planted(position=position), EXACT, planted.Groups(4, 50, 0))
-    assert found.share == pytest.approx(1.0, abs=1e-5)
-    assert found.alignment == pytest.approx(1.0, abs=1e-5)
-    assert np.argmax(found.by_position) == position
-    others = np.delete(found.by_position, position)
+    landing = planted.landing(Planted(position=position), EXACT, planted.Groups(4, 50, 0))
+    assert landing.share == pytest.approx(1.0, abs=1e-5)
+    assert landing.alignment == pytest.approx(1.0, abs=1e-5)
+    assert np.argmax(landing.by_position) == position
+    others = np.delete(landing.by_position, position)
     np.testing.assert_allclose(others, 0.0, atol=1e-5)
 
 
 def test_one_advantage_for_all_tokens_has_the_share_of_a_uniform_one():
-  found = planted.landing(Planted(), AdvantageConfig("rloo"), planted.Groups(8, 50, 0))
-  assert found.share == pytest.approx(1 / 12, abs=1e-6)
-  np.testing.assert_allclose(found.by_position, 1 / 12, atol=1e-6)
-  assert found.alignment < 12**-0.5 + 0.01
+  landing = planted.landing(Planted(), AdvantageConfig("rloo"), planted.Groups(8, 50, 0))
+  assert landing.share == pytest.approx(1 / 12, abs=1e-6)
+  np.testing.assert_allclose(landing.by_position, 1 / 12, atol=1e-6)
+  assert landing.alignment < 12**-0.5 + 0.01
 
 
 def test_errors_of_the_values_take_credit_away():
@@ -66,6 +66,6 @@ def test_errors_of_the_values_take_credit_away():
 
 def test_repair_leaves_credit_to_later_tokens():
   case = dataclasses.replace(Planted(), repair=0.2)
-  found = planted.landing(case, EXACT, planted.Groups(8, 50, 0))
-  assert found.alignment == pytest.approx(1.0, abs=1e-5) and found.share < 0.9
-  assert min(found.by_position[case.position + 1:]) > 0
+  landing = planted.landing(case, EXACT, planted.Groups(8, 50, 0))
+  assert landing.alignment == pytest.approx(1.0, abs=1e-5) and landing.share < 0.9
+  assert min(landing.by_position[case.position + 1:]) > 0

@@ -96,8 +96,8 @@ def nested(decode) -> bool:
 def test_what_is_right_in_the_whole_vocabulary_is_right_among_digits():
   assert nested(readout.decode)
   task, problems, digits = asked()
-  found = [readout.decode(MODEL, often_right(seed), task, problems, digits) for seed in range(6)]
-  assert any((modes.restricted & ~modes.full).any() for modes in found), "both are the same"
+  readouts = [readout.decode(MODEL, often_right(seed), task, problems, digits) for seed in range(6)]
+  assert any((modes.restricted & ~modes.full).any() for modes in readouts), "both are the same"
   swapped = lambda *given: dataclasses.replace(
       readout.decode(*given), full=readout.decode(*given).restricted,
       restricted=readout.decode(*given).full)

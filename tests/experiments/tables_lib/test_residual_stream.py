@@ -26,23 +26,23 @@ def params_of(model=MODEL):
 
 def of_shorter_networks(params):
   """[N + 1, R, S, D]: what a network of the first n blocks leaves, after the final norm."""
-  found = []
+  states = []
   for depth in range(CONFIG.num_layers + 1):
     blocks = {i: params["blocks"][i] for i in range(depth)}
     if not depth:
-      found.append(normed(MODEL, params, params["embedding"][IDS]))
+      states.append(normed(MODEL, params, params["embedding"][IDS]))
       continue
     shorter = Model(dataclasses.replace(CONFIG, num_layers=depth))
-    found.append(shorter.hidden(params | {"blocks": blocks}, *INPUTS)[0])
-  return jnp.stack(found)
+    states.append(shorter.hidden(params | {"blocks": blocks}, *INPUTS)[0])
+  return jnp.stack(states)
 
 
 def captures(states_of) -> bool:
   """Whether the states of all layers and some columns are those of shorter networks."""
   params, columns = params_of(), jnp.asarray([[6, 0], [2, 3], [5, 5]])
-  found = normed(MODEL, params, states_of(MODEL, params, *INPUTS, columns, (0, 1, 2, 3)))
+  states = normed(MODEL, params, states_of(MODEL, params, *INPUTS, columns, (0, 1, 2, 3)))
   expected = jnp.take_along_axis(of_shorter_networks(params), columns[None, ..., None], 2)
-  return found.shape == expected.shape and np.allclose(found, expected, atol=2e-5)
+  return states.shape == expected.shape and np.allclose(states, expected, atol=2e-5)
 
 
 def test_states_are_those_of_shorter_networks():

@@ -36,10 +36,10 @@ def sweep(tmp_path, monkeypatch):
   monkeypatch.setattr(sweeps, "MAIN", str(tmp_path / "main.py"))
   cells = [Cell(f"a_seed{seed}", (f"--config={tmp_path}/config.py:a", f"--config.seed={seed}"))
            for seed in (1, 2, 7)]
-  made = Sweep(tmp_path / "table", cells,
-               lambda run: {"accuracy": run.series("eval/accuracy")[1].tolist()},
-               lambda results, folder: (folder / "table.json").write_text(json.dumps(results)))
-  return made
+  toy_sweep = Sweep(tmp_path / "table", cells,
+                    lambda run: {"accuracy": run.series("eval/accuracy")[1].tolist()},
+                    lambda results, folder: (folder / "table.json").write_text(json.dumps(results)))
+  return toy_sweep
 
 
 def command(sweep, monkeypatch, *flags):
@@ -161,7 +161,7 @@ def test_a_run_begun_again_tells_whether_its_behaviour_changed(sweep, tmp_path, 
   command(sweep, monkeypatch, "--verify=a_seed2")
   (tmp_path / "main.py").write_text(MAIN.replace("0.1 * seed", "0.2 * seed"))
   command(sweep, monkeypatch, "--verify=a_seed2")
-  said = capsys.readouterr().out
-  assert "a_seed2: same" in said and "a_seed2: changed: policy/entropy was" in said
+  output = capsys.readouterr().out
+  assert "a_seed2: same" in output and "a_seed2: changed: policy/entropy was" in output
   with pytest.raises(SystemExit, match="no result of that name"):
     command(sweep, monkeypatch, "--verify=b")

@@ -28,8 +28,8 @@ def problems(task):
 def places_of(answer: str) -> dict[str, int]:
   """First places of a right answer: hidden, behind the tool's value, and behind two others."""
   patterns = {"hidden": r"\?", "behind": r"(?<=\?)\d", "other": r"(?<=\d\d)\d"}
-  found = {where: re.search(pattern, answer) for where, pattern in patterns.items()}
-  return {where: match.start() for where, match in found.items() if match}
+  matches = {where: re.search(pattern, answer) for where, pattern in patterns.items()}
+  return {where: match.start() for where, match in matches.items() if match}
 
 
 def replaced(text: str, place: int, value: str) -> str:

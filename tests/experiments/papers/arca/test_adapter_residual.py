@@ -119,19 +119,19 @@ def test_small_adapters_are_not_lost_in_bfloat16():
                             cfg=StepConfig(LossConfig()))
     return np.asarray(jax.jit(run)((params, frozen), rollout))[mask]
 
-  made = config(parameters={"train": "lora"})
-  scoring = make_scoring(made, half, parallel.make_mesh(MeshConfig(data=1), jax.devices()[:1]), ())
+  cfg = config(parameters={"train": "lora"})
+  scoring = make_scoring(cfg, half, parallel.make_mesh(MeshConfig(data=1), jax.devices()[:1]), ())
   column = scoring.columns[COLUMN].run(params, frozen, rollout, scoring.sampling)
   np.testing.assert_allclose(np.asarray(column)[mask], of(MODEL), rtol=0.01)
   assert of(half).mean() > 10 * of(MODEL).mean(), "what the check rejects"
 
 
 def config(**sections):
-  made = smallest.config()
-  made.advantage.name, made.rollout.group_size = "arca", 2
+  settings = smallest.config()
+  settings.advantage.name, settings.rollout.group_size = "arca", 2
   for name, values in sections.items():
-    made[name].update(values)
-  return from_dict(made)
+    settings[name].update(values)
+  return from_dict(settings)
 
 
 def test_a_run_scores_without_adapters_and_only_if_asked():
@@ -158,15 +158,15 @@ def test_surprisal_is_that_of_the_current_policy():
   scores = score_rollout(learner.scoring, {"current": params, "base": None}, rollout)
   assert scores.anchor_log_probs is None
   rewards, keep = jnp.arange(ROWS) % 2.0, jnp.ones(ROWS, bool)
-  found = [np.abs(learner.batches(rollout, rewards, keep, one)[0][0].advantages)
-           for one in (scores, Scores())]
+  magnitudes = [np.abs(learner.batches(rollout, rewards, keep, one)[0][0].advantages)
+                for one in (scores, Scores())]
   surprisal = -np.asarray(scores.current_log_probs)
   for row in (0, 3):
     kept = np.asarray(rollout.mask[row])
-    np.testing.assert_allclose((found[0] / found[1].max())[row, kept],
+    np.testing.assert_allclose((magnitudes[0] / magnitudes[1].max())[row, kept],
                                surprisal[row, kept] / surprisal[row, kept].mean(), rtol=1e-3)
   # What the check rejects: the sampler's log-probs, which are 0 here, so that weights are equal.
-  assert np.ptp(found[1][np.asarray(rollout.mask)]) < 1e-6
+  assert np.ptp(magnitudes[1][np.asarray(rollout.mask)]) < 1e-6
 
 
 def test_what_is_not_computed_is_refused():

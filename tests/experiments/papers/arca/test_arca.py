@@ -29,14 +29,14 @@ def check(weigh) -> None:
   rng = np.random.default_rng(0)
   mask = rng.random((2, 9)) < 0.7
   residual = rng.exponential(size=(2, 9))
-  found = np.asarray(weigh(inputs(residual, mask), Arca()))
+  weights = np.asarray(weigh(inputs(residual, mask), Arca()))
   count = mask.sum(1)
-  np.testing.assert_allclose(found.sum(1) / count, 1, rtol=1e-5, err_msg="the mean is not 1")
-  np.testing.assert_array_equal(found[~mask], 0, err_msg="a masked token has a weight")
+  np.testing.assert_allclose(weights.sum(1) / count, 1, rtol=1e-5, err_msg="the mean is not 1")
+  np.testing.assert_array_equal(weights[~mask], 0, err_msg="a masked token has a weight")
   expected = np.where(mask, residual, 0) * (count / np.where(mask, residual, 0).sum(1))[:, None]
-  np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg="not in proportion to u")
+  np.testing.assert_allclose(weights, expected, rtol=1e-5, err_msg="not in proportion to u")
   scaled = weigh(inputs(1000 * residual, mask), Arca())
-  np.testing.assert_allclose(scaled, found, rtol=1e-5, err_msg="the scale of u matters")
+  np.testing.assert_allclose(scaled, weights, rtol=1e-5, err_msg="the scale of u matters")
   zero = weigh(inputs(0 * residual, mask), Arca())
   np.testing.assert_array_equal(zero, mask, err_msg="adapters of 0 do not weigh all tokens alike")
 
@@ -93,9 +93,9 @@ def test_gini_is_that_of_all_pairs():
 
 def test_the_metrics_leave_out_rows_that_are_dropped_or_empty():
   given = inputs([[1, 3, 0], [1, 1, 1]], [[True, True, False], [True, True, True]])
-  found = advantages.metrics(given.replace(keep=jnp.asarray([True, False])),
-                             AdvantageConfig("arca"))
-  assert {name: float(one.total / one.count) for name, one in found.items()} == pytest.approx(
+  metrics = advantages.metrics(given.replace(keep=jnp.asarray([True, False])),
+                               AdvantageConfig("arca"))
+  assert {name: float(one.total / one.count) for name, one in metrics.items()} == pytest.approx(
       {"credit/gini": 1 / 4, "credit/effective_tokens": 16 / 20})
   empty = given.replace(mask=jnp.zeros((2, 3), bool))
   assert all(float(one.count) == 0 for one in advantages.metrics(
@@ -118,9 +118,9 @@ def test_a_dropped_row_is_never_read():
   keep = np.arange(len(cases.GROUPS)) != 1
   given = cases.on_device(cases.make(keep=keep))
   broken = given.replace(columns={COLUMN: jnp.where(keep[:, None], given.columns[COLUMN], jnp.nan)})
-  whole, without = (advantages.get_advantage("arca")(one, AdvantageConfig("arca"))
-                    for one in (given, broken))
-  np.testing.assert_array_equal(without, whole)
+  expected, without = (advantages.get_advantage("arca")(one, AdvantageConfig("arca"))
+                       for one in (given, broken))
+  np.testing.assert_array_equal(without, expected)
   assert not np.asarray(without[1]).any() and np.asarray(without).any()
 
 

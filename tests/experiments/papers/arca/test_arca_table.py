@@ -30,7 +30,7 @@ def test_what_the_page_counts():
 
 @pytest.mark.parametrize("name", toy.METHODS)
 def test_every_training_is_a_valid_config(name):
-  made = toy.config(0, advantage=toy.METHODS[name], parameters={"train": "lora"})
-  made.kl.coef = 1e-6
-  cfg = setup.resolve(from_dict(made))
+  config = toy.config(0, advantage=toy.METHODS[name], parameters={"train": "lora"})
+  config.kl.coef = 1e-6
+  cfg = setup.resolve(from_dict(config))
   assert cfg.advantage.name == toy.METHODS[name]["name"]

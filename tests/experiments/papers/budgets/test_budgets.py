@@ -66,9 +66,9 @@ def unbiased(surrogate) -> bool:
   noise = np.concatenate([noise, -noise])
   actions = jnp.asarray(run.mean_of(policy, target) + jnp.exp(policy["log_spread"]) * noise)
   rewards = actions @ c + actions[:, 0]**2
-  found = jax.grad(surrogate)(policy, actions, rewards - rewards.mean(), target)
+  gradient = jax.grad(surrogate)(policy, actions, rewards - rewards.mean(), target)
   exact = jax.grad(expected)(policy)
-  return all(np.allclose(-found[name], exact[name], atol=0.1) for name in exact)
+  return all(np.allclose(-gradient[name], exact[name], atol=0.1) for name in exact)
 
 
 @pytest.mark.slow
@@ -112,23 +112,23 @@ def searched(curriculum: bool):
   """(case, kept channels of the layers, loss of a uniform allocation, loss of that)."""
   case = known()
   kept = case.kept(run.search(case, 0, curriculum=curriculum), run.TARGET)
-  uniform, found = case.losses([case.kept(np.zeros(run.LAYERS), run.TARGET), kept], slice(None))
-  return case, kept, uniform, found
+  uniform, loss = case.losses([case.kept(np.zeros(run.LAYERS), run.TARGET), kept], slice(None))
+  return case, kept, uniform, loss
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("curriculum", [False, True])
 def test_the_search_finds_the_cheap_layers(curriculum):
-  _, kept, uniform, found = searched(curriculum)
-  assert found < 0.6 * uniform
+  _, kept, uniform, loss = searched(curriculum)
+  assert loss < 0.6 * uniform
   assert kept[0] < kept[-1] and kept.sum() == run.WIDTHS.sum() - round(0.3 * run.WIDTHS.sum())
 
 
 @pytest.mark.slow
 def test_a_search_that_climbs_the_other_way_finds_nothing(monkeypatch):
   monkeypatch.setattr(run, "leave_one_out", lambda rewards: -(rewards - rewards.mean()))
-  case, _, uniform, found = searched(curriculum=True)
-  assert found > uniform
+  case, _, uniform, loss = searched(curriculum=True)
+  assert loss > uniform
   by_chance = case.losses([case.kept(run.random_search(case, 0), run.TARGET)], slice(None))
   assert by_chance < uniform
 
@@ -137,14 +137,14 @@ def test_a_search_that_climbs_the_other_way_finds_nothing(monkeypatch):
 def test_a_small_run_measures_all_allocations(monkeypatch):
   for name, value in {"STEPS": 3, "BATCH": 8, "UPDATES": 2, "SAMPLES": 2, "REPORTED": 1}.items():
     monkeypatch.setattr(run, name, value)
-  found = run.one_seed(7)
-  assert exact([found])
+  numbers = run.one_seed(7)
+  assert exact([numbers])
   assert all(part.keys() == committed()[0]["loss"].keys() for part in (
-      found["loss"], found["kept"], found["loss_of_rewards"]))
+      numbers["loss"], numbers["kept"], numbers["loss_of_rewards"]))
   case = run.trained(7)
   # The masks and their order: all channels is the model itself.
-  whole = float(run.sft_loss(case.params, case.rows[0], model=run.MODEL, cfg=None)[0])
-  assert case.losses([run.WIDTHS], slice(1))[0] == pytest.approx(whole, rel=1e-5)
+  full_loss = float(run.sft_loss(case.params, case.rows[0], model=run.MODEL, cfg=None)[0])
+  assert case.losses([run.WIDTHS], slice(1))[0] == pytest.approx(full_loss, rel=1e-5)
   fewer = case.kept(np.zeros(run.LAYERS), 0.5)
   more, less = case.losses([run.WIDTHS, fewer], slice(2, 3))
   np.testing.assert_allclose(case.rewards([run.WIDTHS, fewer], run.ROWS + 2),

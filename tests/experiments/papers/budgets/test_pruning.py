@@ -87,8 +87,8 @@ IN_ORDER = [([.2, .4, .9], [10, 10, 10], 15, [2, 4, 9]),
 
 @pytest.mark.parametrize(("scores", "widths", "budget", "expected"), IN_ORDER)
 def test_the_projection_of_the_authors_worked_out_by_hand(scores, widths, budget, expected):
-  found = pruning.project_in_order(np.array(scores), np.array(widths), budget)
-  np.testing.assert_array_equal(found, expected)
+  projection = pruning.project_in_order(np.array(scores), np.array(widths), budget)
+  np.testing.assert_array_equal(projection, expected)
 
 
 def test_a_masked_model_computes_what_a_smaller_one_does():

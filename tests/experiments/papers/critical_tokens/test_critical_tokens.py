@@ -20,9 +20,9 @@ def committed():
 
 def finds(results) -> bool:
   """The planted token is mostly the lowest, and the prober finds it or an earlier one."""
-  found = [toy.of(results, "planted", *path).mean() for path in (
+  shares = [toy.of(results, "planted", *path).mean() for path in (
       ("contrastive", "lowest"), ("contrastive", "lowest three"), ("probed",))]
-  return all(share >= least for share, least in zip(found, (0.7, 0.9, 0.95), strict=True))
+  return all(share >= least for share, least in zip(shares, (0.7, 0.9, 0.95), strict=True))
 
 
 def improves(results) -> bool:
@@ -50,20 +50,20 @@ def test_the_results_meet_what_was_asked_and_others_would_not(check, change):
 def plants_one_error(corrupted) -> bool:
   """Whether each response is right but for one sum, which the later ones follow from."""
   asked = chains.prompts(200, 3, True)
-  found, at = corrupted(asked, 0)
-  steps = np.diff(found[:, :chains.TERMS], axis=1) % 10 != asked[:, 2:]
-  first = (found[:, 0] != asked[:, 1])[:, None]
+  rows, at = corrupted(asked, 0)
+  steps = np.diff(rows[:, :chains.TERMS], axis=1) % 10 != asked[:, 2:]
+  first = (rows[:, 0] != asked[:, 1])[:, None]
   wrong = np.concatenate([first, steps], 1)
   return bool((wrong == (np.arange(chains.TERMS) == at[:, None])).all()
-              and (found[:, -1] == chains.END).all() and not chains.correct(asked, found).any()
+              and (rows[:, -1] == chains.END).all() and not chains.correct(asked, rows).any()
               and set(at) == set(range(1, chains.TERMS)))
 
 
 def changes_one_digit(asked, seed):
-  found, at = chains.corrupted(asked, seed)
+  responses, at = chains.corrupted(asked, seed)
   right = chains.responses(asked)
   later = np.arange(chains.RESPONSE) > at[:, None]
-  return np.where(later, right, found), at
+  return np.where(later, right, responses), at
 
 
 def test_a_planted_response_has_one_error():
@@ -75,10 +75,10 @@ def test_a_planted_response_has_one_error():
 
 def test_careless_responses_have_the_stated_rate_of_errors():
   asked = chains.prompts(4000, 3, False)
-  found = chains.careless(asked, 0.12, np.random.default_rng(0))
-  wrong = np.diff(found[:, :chains.TERMS], axis=1) % 10 != asked[:, 2:]
+  responses = chains.careless(asked, 0.12, np.random.default_rng(0))
+  wrong = np.diff(responses[:, :chains.TERMS], axis=1) % 10 != asked[:, 2:]
   error = np.sqrt(0.12 * 0.88 / len(asked))
-  assert (np.abs(wrong.mean(0) - 0.12) < 4 * error).all() and (found[:, 0] == asked[:, 1]).all()
+  assert (np.abs(wrong.mean(0) - 0.12) < 4 * error).all() and (responses[:, 0] == asked[:, 1]).all()
 
 
 def test_no_question_is_on_both_sides():
@@ -94,14 +94,14 @@ def test_training_on_pairs_moves_adapted_weights_only(monkeypatch):
   policies.stepper.cache_clear()
   start = policies.MODEL.init(jax.random.key(0))
   asked = chains.prompts(6, 0, False)
-  right, wrong = (np.column_stack([asked, found]) for found in (
+  right, wrong = (np.column_stack([asked, responses]) for responses in (
       chains.responses(asked), chains.corrupted(asked, 0)[0]))
   ones = np.ones(right.shape)
   chosen, rejected = policies.sides(start, right, ones), policies.sides(start, wrong, ones / 2)
   batches = policies.pair_batches(chosen, rejected, np.random.default_rng(0))
-  found = policies.train("cDPO", start, batches, jax.random.key(1))
-  np.testing.assert_array_equal(found["embedding"], start["embedding"])
+  params = policies.train("cDPO", start, batches, jax.random.key(1))
+  np.testing.assert_array_equal(params["embedding"], start["embedding"])
   for part, name in (("mlp", "up"), ("attention", "query")):
-    change = found["blocks"][0][part][name] - start["blocks"][0][part][name]
+    change = params["blocks"][0][part][name] - start["blocks"][0][part][name]
     assert float(np.abs(change).max()) > 0
   policies.stepper.cache_clear()

@@ -18,8 +18,8 @@ SCORES = {0.0: [.6, .3, .1], 0.5: [.78176, .17481, .04343], 1.0: [.89404, .08940
 
 @pytest.mark.parametrize("beta", SCORES)
 def test_scores_worked_out_by_hand(beta):
-  found = scores_of_all(contrastive_scores, beta)
-  np.testing.assert_allclose(found, SCORES[beta], atol=1e-5)
+  scores = scores_of_all(contrastive_scores, beta)
+  np.testing.assert_allclose(scores, SCORES[beta], atol=1e-5)
   assert not np.allclose(scores_of_all(not_normalised, beta), SCORES[beta], atol=1e-3) or beta == 0
 
 

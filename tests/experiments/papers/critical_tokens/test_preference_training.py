@@ -24,11 +24,11 @@ ANSWER = ["c", "a", "a", "b", "b", "a", None, "d", "a", "c", "c", "z", "a"]
 
 
 def test_pairs_worked_out_by_hand():
-  found = preference.preference_pairs(GROUP, RIGHT, ANSWER)
-  np.testing.assert_array_equal(found, [[1, 3], [12, 9]])
+  pairs = preference.preference_pairs(GROUP, RIGHT, ANSWER)
+  np.testing.assert_array_equal(pairs, [[1, 3], [12, 9]])
   assert preference.preference_pairs(GROUP[:1], RIGHT[:1], ANSWER[:1]).shape == (0, 2)
   first = [[1, 0], [12, 6]]  # first wrong row of each group, whatever its answer
-  assert found.tolist() != first
+  assert pairs.tolist() != first
 
 
 def test_rows_of_the_contrast_worked_out_by_hand():
@@ -66,14 +66,14 @@ def batch():
 @pytest.mark.parametrize("cfg", [DpoConfig(), DpoConfig(nll_coef=0.5, gamma=0.3)])
 def test_the_loss_of_a_batch_is_that_of_its_rows(cfg):
   given = batch()
-  found, metrics = preference_loss(params(), given, model=MODEL, cfg=cfg)
+  loss, metrics = preference_loss(params(), given, model=MODEL, cfg=cfg)
   sides = [Side(log_probs(params(), one.tokens, one.length), one.ref_log_probs, one.mask)
            for one in (given.chosen, given.rejected)]
   losses = dpo_loss(*sides, cfg, chosen_w=given.chosen.weights, rejected_w=given.rejected.weights)
-  np.testing.assert_allclose(found, np.sum(losses * given.pair_weights), rtol=1e-5)
+  np.testing.assert_allclose(loss, np.sum(losses * given.pair_weights), rtol=1e-5)
   swapped = preference.PreferenceBatch(given.rejected, given.chosen, given.pair_weights)
   other, _ = preference_loss(params(), swapped, model=MODEL, cfg=cfg)
-  assert abs(other - found) > 1e-2
+  assert abs(other - loss) > 1e-2
   chosen = sides[0].log_probs[np.asarray(given.chosen.mask)].mean()
   metric = metrics["preference/chosen_log_prob"]
   np.testing.assert_allclose(metric.total / metric.count, chosen, rtol=1e-5)
@@ -90,9 +90,9 @@ def test_micro_batches_of_pairs_change_nothing():
     return value / jnp.sum(batch.pair_weights), metrics
 
   def differ(loss):
-    whole, parts = (gradients(params(), batch(), loss=loss, model=MODEL,
-                              cfg=StepConfig(micro_batches=count))[1] for count in (1, 2))
+    full, parts = (gradients(params(), batch(), loss=loss, model=MODEL,
+                             cfg=StepConfig(micro_batches=count))[1] for count in (1, 2))
     return max(float(np.max(np.abs(a - b)))
-               for a, b in zip(*map(jax.tree.leaves, (whole, parts)), strict=True))
+               for a, b in zip(*map(jax.tree.leaves, (full, parts)), strict=True))
 
   assert differ(loss) < 1e-4 < differ(mean_of_each)

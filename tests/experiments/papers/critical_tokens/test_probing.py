@@ -35,9 +35,9 @@ def test_shares_are_those_of_the_continuations_of_each_prefix():
   def right(row):
     return sum(row) == 6
 
-  found = probing.probe_critical_tokens(continue_rows, [[0, 0], [0]], [[3, 9, 1], [2, 4]],
-                                        [right, right], count=4)
+  all_shares = probing.probe_critical_tokens(continue_rows, [[0, 0], [0]], [[3, 9, 1], [2, 4]],
+                                             [right, right], count=4)
   assert asked == [[0, 0, 3], [0, 0, 3, 9], [0, 2]]
-  np.testing.assert_array_equal(found[0], [1 / 4, 0, 0])
-  np.testing.assert_array_equal(found[1], [0, 1])
-  assert [probing.critical_position(shares) for shares in found] == [1, None]
+  np.testing.assert_array_equal(all_shares[0], [1 / 4, 0, 0])
+  np.testing.assert_array_equal(all_shares[1], [0, 1])
+  assert [probing.critical_position(shares) for shares in all_shares] == [1, None]

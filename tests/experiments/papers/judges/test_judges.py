@@ -39,7 +39,7 @@ def drawn(rng, n, values=(-1, 0, 1)):
 
 def by_listing(preferences, directions=None, first=False):
   """`kept_wins` from the list of all n! orders; the loop that the public code runs."""
-  n, lowest, found = len(preferences), np.inf, []
+  n, lowest, candidates = len(preferences), np.inf, []
   wins = np.maximum(preferences, 0)
   ties = np.zeros((n, n)) if directions is None else (preferences == 0) & (directions > 0)
   for order in itertools.permutations(range(n)):
@@ -47,10 +47,10 @@ def by_listing(preferences, directions=None, first=False):
     ahead = place[:, None] < place
     cost = ((wins + 0.1 * ties) * ~ahead).sum()
     if cost < lowest - 1e-9:
-      lowest, found = cost, []
+      lowest, candidates = cost, []
     if cost < lowest + 1e-9:
-      found.append(wins * ahead)
-  return found[0] if first else np.mean(found, axis=0)
+      candidates.append(wins * ahead)
+  return candidates[0] if first else np.mean(candidates, axis=0)
 
 
 def test_the_golden_tournament():
@@ -71,9 +71,9 @@ def test_equals_the_list_of_all_orders(order, ties):
   for n in (1, 2, 3, 4, 5, 6, 6, 6):
     preferences = drawn(rng, n, (-1, 0, 1)) * np.round(rng.random(), 2)
     directions = drawn(rng, n, (-1, 1)) if ties == "random" else None
-    found = tournaments.kept_wins(preferences, order, directions)
-    np.testing.assert_allclose(found, by_listing(preferences, directions, order == "first"))
-    differs += not np.allclose(found, np.maximum(preferences, 0))
+    wins = tournaments.kept_wins(preferences, order, directions)
+    np.testing.assert_allclose(wins, by_listing(preferences, directions, order == "first"))
+    differs += not np.allclose(wins, np.maximum(preferences, 0))
   assert differs, "nothing was ever deleted"
 
 
@@ -87,8 +87,8 @@ def cleans(kept_wins, has_conflict) -> bool:
     if has_conflict(kept - kept.T):
       return False
     for order in ("first", "symmetric"):
-      whole = np.array_equal(kept_wins(preferences, order), np.maximum(preferences, 0))
-      if whole == has_conflict(preferences):
+      same = np.array_equal(kept_wins(preferences, order), np.maximum(preferences, 0))
+      if same == has_conflict(preferences):
         return False
   return 5 < cyclic < 55
 
@@ -119,11 +119,11 @@ def scored(name, texts, **numbers):
 
 
 def test_the_rule_s_tournament():
-  found = scored("rule_tournament", TEXTS, ties="none", tournament_weight=0.5)
+  rows = scored("rule_tournament", TEXTS, ties="none", tournament_weight=0.5)
   # "4" beats "=4", which beats "5" and "xx"; two tie, and so do the equal texts.
   net = [3, -3, 1 - 2 + 1, 3, -3]
-  np.testing.assert_allclose([row.value for row in found], np.array(net) / 3 * 0.5)
-  assert {dict(row.components)["conflict"] for row in found} == {0.0}
+  np.testing.assert_allclose([row.value for row in rows], np.array(net) / 3 * 0.5)
+  assert {dict(row.components)["conflict"] for row in rows} == {0.0}
   alone, = scored("rule_tournament", ["4"])
   assert alone.value == 0.0 and dict(alone.components)["conflict"] == 0.0
 
@@ -131,13 +131,13 @@ def test_the_rule_s_tournament():
 def test_rewards_repeat_and_do_not_depend_on_the_order_of_the_group():
   texts = ["4", "44", "x4", "4yy", "=4+", "7", "8", "9"]
   numbers = {"noise": 0.4, "ties": "random"}
-  found = [row.value for row in scored("rule_tournament", texts, **numbers)]
+  values = [row.value for row in scored("rule_tournament", texts, **numbers)]
   back = [row.value for row in scored("rule_tournament", texts[::-1], **numbers)]
-  np.testing.assert_allclose(found, back[::-1])
+  np.testing.assert_allclose(values, back[::-1])
   rows = scored("rule_tournament", texts, **numbers)
   assert {dict(row.components)["conflict"] for row in rows} == {1.0}
   kept = [row.value for row in scored("rule_tournament", texts, method="copeland", **numbers)]
-  assert not np.allclose(found, kept), "nothing was deleted"
+  assert not np.allclose(values, kept), "nothing was deleted"
 
 
 def test_the_judge_is_asked_once_per_pair_of_distinct_texts(monkeypatch):
@@ -153,9 +153,9 @@ def test_the_judge_is_asked_once_per_pair_of_distinct_texts(monkeypatch):
   monkeypatch.setattr(reward.reward_calls, "asked", answer)
   cfg = reward.Asked(ties="none")
   object.__setattr__(cfg, "timeout", 1.0)
-  found = asyncio.run(reward.tournament(PROBLEM, TEXTS, cfg))
+  rows = asyncio.run(reward.tournament(PROBLEM, TEXTS, cfg))
   assert sorted(asked) == list(itertools.combinations(sorted(set(TEXTS)), 2))
-  values = [row["tournament"][0] for row in found]
+  values = [row["tournament"][0] for row in rows]
   # "4" < "5" < "=4" as texts, so "4" wins twice, each time against both.
   np.testing.assert_allclose(values, np.array([2, -1, -3, 2, 0]) / 3)
   monkeypatch.setattr(reward.reward_calls, "asked", garbage)

@@ -49,12 +49,12 @@ def random_numbers(count: int, seed: int = 0) -> list[str]:
   """Numbers of 1 to 25 digits, with leading and trailing zeros, a sign, a point or neither."""
   rng = np.random.default_rng(seed)
   digits = ["".join(map(str, rng.integers(0, 10, size))) for size in rng.integers(1, 26, count)]
-  found = []
+  numbers = []
   for text, point, sign in zip(digits, rng.random(count), rng.choice(["", "-", "+"], count),
                                strict=True):
     cut = int(point * 2 * len(text))  # half of them are integers
-    found.append(sign + (f"{text[:cut]}.{text[cut:]}" if cut < len(text) else text))
-  return found
+    numbers.append(sign + (f"{text[:cut]}.{text[cut:]}" if cut < len(text) else text))
+  return numbers
 
 
 def inverse_fails(codec, numbers: list[str]) -> list[str]:
@@ -89,8 +89,8 @@ class ThroughFloat(TstNumberCodec):
   """The converter's way with exponents, for every number: digits are lost."""
 
   def _tokens(self, integer, fraction):
-    whole, _, part = f"{float(f'{integer or 0}.{fraction}'):.15f}".partition(".")
-    return super()._tokens(whole, part)
+    integer_part, _, part = f"{float(f'{integer or 0}.{fraction}'):.15f}".partition(".")
+    return super()._tokens(integer_part, part)
 
 
 def test_the_checks_reject_a_float_and_padding():
@@ -105,8 +105,8 @@ def test_the_checks_reject_a_float_and_padding():
 @pytest.mark.parametrize("codec", [*PADDED, *LOSSLESS], ids=str)
 def test_a_number_is_the_sum_of_its_groups(codec):
   for text in random_numbers(500):
-    whole, _, part = text.lstrip("+-").partition(".")
-    groups = codec.groups(whole, part)
+    integer, _, part = text.lstrip("+-").partition(".")
+    groups = codec.groups(integer, part)
     total = sum(int(digits) * Decimal(10)**exponent for digits, exponent in groups)
     assert total == Decimal(text.lstrip("+-"))
     assert len({exponent for _, exponent in groups}) == len(groups)
@@ -144,9 +144,9 @@ def test_the_vocabulary_covers_the_published_range(codec):
   known = {*codec.new_tokens(), *codec.unit_tokens(), "."}
   rng = np.random.default_rng(0)
   for _ in range(300):
-    whole, part = rng.integers(1, 6 * codec.group + 1), rng.integers(0, 5 * codec.group + 1)
-    digits = "".join(map(str, rng.integers(0, 10, whole + part)))
-    text = digits[:whole] + ("." if part else "") + digits[whole:]
+    integer, part = rng.integers(1, 6 * codec.group + 1), rng.integers(0, 5 * codec.group + 1)
+    digits = "".join(map(str, rng.integers(0, 10, integer + part)))
+    text = digits[:integer] + ("." if part else "") + digits[integer:]
     assert set(codec.encode(text).split()) <= known, text
   beyond = codec.encode("1" + "0" * 6 * codec.group)
   assert not set(beyond.split()) <= known
@@ -155,12 +155,12 @@ def test_the_vocabulary_covers_the_published_range(codec):
 def tokenizer_of(codec, signs: str) -> PreTrainedTokenizerFast:
   """A tokenizer with the codec inside."""
   known = ["<pad>", ".", *signs, *codec.unit_tokens(), *codec.new_tokens()]
-  made = PreTrainedTokenizerFast(
+  tokenizer = PreTrainedTokenizerFast(
       tokenizer_object=Tokenizer(models.WordLevel({token: i for i, token in enumerate(known)},
                                                   unk_token="<pad>")), pad_token="<pad>")
-  made.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(codec)
-  made.backend_tokenizer.decoder = decoders.Decoder.custom(codec)
-  return made
+  tokenizer.backend_tokenizer.pre_tokenizer = PreTokenizer.custom(codec)
+  tokenizer.backend_tokenizer.decoder = decoders.Decoder.custom(codec)
+  return tokenizer
 
 
 @pytest.mark.parametrize("variant", ["marker", "vocabulary"])

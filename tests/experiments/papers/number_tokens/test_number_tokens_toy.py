@@ -58,16 +58,16 @@ def parameters(cfg) -> int:
 def test_every_kind_of_tokens_gets_the_same_problems_and_parameters(configs, operation):
   tasks = [task_of(configs[operation, tokens], seed=3) for tokens in TOKENS]
   for problems in ([task.batch(5) for task in tasks], [task.heldout(84) for task in tasks]):
-    assert len({tuple(map(asked, found)) for found in problems}) == 1
-    assert len({tuple(problem.answer for problem in found) for found in problems}) == 1
+    assert len({tuple(map(asked, batch)) for batch in problems}) == 1
+    assert len({tuple(problem.answer for problem in batch) for batch in problems}) == 1
   assert {asked(p) for p in tasks[0].batch(5)} != {asked(p) for p in tasks[0].batch(6)}
-  found = [configs[operation, tokens] for tokens in TOKENS]
-  assert len({(cfg.warm_start, cfg.optimizer, cfg.iterations) for cfg in found}) == 1
-  assert len({parameters(cfg) for cfg in found}) == 1
-  own = [dataclasses.replace(cfg, model=dataclasses.replace(cfg.model,
-                                                            vocab_size=len(task.tokenizer)))
-         for cfg, task in zip(found, tasks, strict=True)]
-  assert len({parameters(cfg) for cfg in own}) == 3, "without equal rows the sizes differ"
+  cfgs = [configs[operation, tokens] for tokens in TOKENS]
+  assert len({(cfg.warm_start, cfg.optimizer, cfg.iterations) for cfg in cfgs}) == 1
+  assert len({parameters(cfg) for cfg in cfgs}) == 1
+  by_tokens = [dataclasses.replace(cfg, model=dataclasses.replace(cfg.model,
+                                                                  vocab_size=len(task.tokenizer)))
+               for cfg, task in zip(cfgs, tasks, strict=True)]
+  assert len({parameters(cfg) for cfg in by_tokens}) == 3, "without equal rows the sizes differ"
 
 
 @pytest.mark.parametrize("operation, tokens", PAIRS)

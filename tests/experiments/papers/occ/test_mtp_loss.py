@@ -79,7 +79,7 @@ def calibrated(params, batch, last, cfg, packing=None):
 
 
 @functools.partial(jax.jit, static_argnames=("name", "micro_batches"))
-def found(batch, params, name, micro_batches=1, packing=None):
+def loss_of(batch, params, name, micro_batches=1, packing=None):
   """((loss, metrics), gradient) as `train_step` computes them, and the coefficient, or 0."""
   cfg, coefficient = StepConfig(loss_config(name), micro_batches), jnp.float32(0)
   if name == "occ":
@@ -125,17 +125,17 @@ def reordered(batch):
 @pytest.mark.parametrize("name", quick_of((), {name: (name,) for name in NAMES}, slow={"occ"}))
 def test_padding_order_micro_batches_and_bins_change_nothing(name):
   batch, params = sampled(), parameters()
-  whole = found(batch, params, name)
-  assert np.isfinite(whole[0][0][0]) and (name != "occ" or abs(float(whole[1])) > 1e-3)
-  assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(whole[0][1]))
-  close(found(reordered(without_nan(padded(batch))), params, name, micro_batches=4), whole)
+  expected = loss_of(batch, params, name)
+  assert np.isfinite(expected[0][0][0]) and (name != "occ" or abs(float(expected[1])) > 1e-3)
+  assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(expected[0][1]))
+  close(loss_of(reordered(without_nan(padded(batch))), params, name, micro_batches=4), expected)
   packing = Packer(Bins(40, 4), 2, 1)(np.asarray(batch.rollout.length))
   assert packing.count > 1
-  close(found(batch, params, name, packing=packing), whole)
+  close(loss_of(batch, params, name, packing=packing), expected)
   if name == "occ":  # what this rejects: a coefficient of each micro-batch
     half = jax.tree.map(lambda x: x[:ROWS // 2], batch)
     with pytest.raises(AssertionError):
-      close(found(half, params, name)[1], whole[1])
+      close(loss_of(half, params, name)[1], expected[1])
 
 
 # --- what the losses are
@@ -147,11 +147,11 @@ def by_hand(name, batch, params):
   stats = policy_stats(params, batch, model=MODEL, cfg=cfg, stats=frozenset({"mtp_log_probs"}))
   weights = np.asarray(batch.loss_weights, np.float64)
   counted = np.asarray(batch.rollout.mask) & (np.arange(LENGTH) >= 2)
-  own, anchor, advantage = (np.asarray(x, np.float64)[counted] for x in (
+  log_probs, anchor, advantage = (np.asarray(x, np.float64)[counted] for x in (
       stats.mtp_log_probs, batch.columns[mtp.ANCHOR], batch.advantages))
   if name in ("mtp_detach", "mtp_ce"):
-    return 0.5 * np.sum(weights[counted] * -own), 0.5
-  ratio = np.exp(own - anchor)
+    return 0.5 * np.sum(weights[counted] * -log_probs), 0.5
+  ratio = np.exp(log_probs - anchor)
   loss = -np.minimum(ratio * advantage, np.clip(ratio, 0.1, 10) * advantage)
   live = counted & (weights > 0)
   d_main = (stats.log_probs - batch.anchor_log_probs)[live]
@@ -164,13 +164,13 @@ def by_hand(name, batch, params):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_loss_is_that_of_the_formula(name):
   batch, params = sampled(), parameters()
-  (whole, metrics), _ = found(batch, params, name)[0]
+  (loss, metrics), _ = loss_of(batch, params, name)[0]
   plain = dataclasses.replace(loss_config(name), term=None)
   without, _ = policy_loss(params, batch, model=MODEL, cfg=plain)
   expected, coefficient = by_hand(name, batch, params)
-  np.testing.assert_allclose(whole - without, expected, rtol=1e-3, atol=1e-5)
+  np.testing.assert_allclose(loss - without, expected, rtol=1e-3, atol=1e-5)
   if name == "occ":
-    np.testing.assert_allclose(found(batch, params, name)[1], coefficient, rtol=1e-3)
+    np.testing.assert_allclose(loss_of(batch, params, name)[1], coefficient, rtol=1e-3)
   else:
     mean = metrics["mtp/coefficient"]
     assert mean.total / mean.count == 0.5
@@ -181,12 +181,12 @@ def test_a_cross_entropy_ignores_weights_that_know_advantages():
   batch, params = sampled(), parameters()
   plain = batch.replace(regularizer_weights=jnp.where(batch.loss_weights > 0, 0.05, 0.0))
   changed = plain.replace(loss_weights=3 * plain.loss_weights)
-  own = {name: [float(found(b, params, name)[0][0][0]
-                      - policy_loss(params, b, model=MODEL,
-                                    cfg=dataclasses.replace(loss_config(name), term=None))[0])
-                for b in (plain, changed)] for name in ("mtp_ce", "mtp_policy")}
-  assert own["mtp_ce"][0] == pytest.approx(own["mtp_ce"][1], rel=1e-4)
-  assert own["mtp_policy"][1] == pytest.approx(3 * own["mtp_policy"][0], rel=1e-3)
+  losses = {name: [float(loss_of(b, params, name)[0][0][0]
+                         - policy_loss(params, b, model=MODEL,
+                                       cfg=dataclasses.replace(loss_config(name), term=None))[0])
+                   for b in (plain, changed)] for name in ("mtp_ce", "mtp_policy")}
+  assert losses["mtp_ce"][0] == pytest.approx(losses["mtp_ce"][1], rel=1e-4)
+  assert losses["mtp_policy"][1] == pytest.approx(3 * losses["mtp_policy"][0], rel=1e-3)
 
 
 @pytest.mark.slow
@@ -196,11 +196,11 @@ def test_the_warm_start_trains_the_head():
   plain, metrics = sft_loss(params, rows, model=MODEL, cfg=None)
   assert set(metrics) == {"loss/sft"}
   cfg = LossConfig(mtp_coef=0.3)
-  whole, metrics = sft_loss(params, rows, model=MODEL, cfg=cfg)
-  own = policy_stats(params, batch, model=MODEL, cfg=LossConfig(),
-                     stats=frozenset({"mtp_log_probs"})).mtp_log_probs
+  loss, metrics = sft_loss(params, rows, model=MODEL, cfg=cfg)
+  log_probs = policy_stats(params, batch, model=MODEL, cfg=LossConfig(),
+                           stats=frozenset({"mtp_log_probs"})).mtp_log_probs
   counted = np.asarray(batch.loss_weights) * (np.arange(LENGTH) >= 2)
-  assert float(whole - plain) == pytest.approx(-0.3 * float(np.sum(counted * own)), rel=1e-4)
+  assert float(loss - plain) == pytest.approx(-0.3 * float(np.sum(counted * log_probs)), rel=1e-4)
   assert float(metrics["loss/mtp"].count) == np.sum(counted > 0)
 
 
@@ -235,9 +235,9 @@ def test_the_first_optimizer_batch_keeps_the_last_coefficient():
   def run(batch):
     return calibrated(params, batch, jnp.float32(0.7), cfg)
 
-  found, scalar, metrics = run(first)
+  first_batch, scalar, metrics = run(first)
   assert float(scalar) == np.float32(0.7) and metrics["mtp/cosine"].count == 0
-  assert set(np.asarray(found.columns[COEFFICIENT]).tolist()) == {np.float32(0.7)}
+  assert set(np.asarray(first_batch.columns[COEFFICIENT]).tolist()) == {np.float32(0.7)}
   _, scalar, metrics = run(batch)
   assert float(scalar) != np.float32(0.7) and metrics["mtp/cosine"].count == 1
   with pytest.raises(ValueError, match="without the column 'mtp_coefficient'"):
@@ -364,12 +364,12 @@ def test_along_another_step_the_quotient_is_another_one(alignment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("arguments", "said"), [
+@pytest.mark.parametrize(("arguments", "message"), [
     ({"needs": {"values"}, "coef": 0.1}, "allowed are"),
     ({"calibrate": mtp.calibrate}, "mtp_anchor_log_probs"),
     ({}, "no number coef"),
 ])
-def test_the_table_refuses(arguments, said):
-  with pytest.raises(ValueError, match=said):
+def test_the_table_refuses(arguments, message):
+  with pytest.raises(ValueError, match=message):
     mtp.mtp("refused", **arguments)(lambda inputs, cfg: inputs.mtp_log_probs)
   assert "refused" not in LOSS_TERMS.names()

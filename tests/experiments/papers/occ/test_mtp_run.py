@@ -22,7 +22,7 @@ def config(name="occ", iterations=4, **sections):
   return from_dict(values)
 
 
-@pytest.mark.parametrize(("name", "sections", "said"), [
+@pytest.mark.parametrize(("name", "sections", "message"), [
     ("occ", {"updates": {"optimizer_batches": 1}}, "updates.optimizer_batches of 2 or more"),
     ("occ", {"updates": {"anchor": "behavior"}}, "updates.anchor=recomputed"),
     ("mtp_policy", {"estimator": {"name": "m2po", "clip_low": None, "clip_high": None},
@@ -33,8 +33,8 @@ def config(name="occ", iterations=4, **sections):
     ("mtp_ce", {"transform": {"name": "pipo"}}, "Fix: transform.name=none"),
     ("none", {"warm_start": {"mtp_coef": 0.1}}, "warm_start.mtp_coef = 0.1"),
 ])
-def test_what_does_not_fit_is_refused(name, sections, said):
-  with pytest.raises(ConfigError, match=said):
+def test_what_does_not_fit_is_refused(name, sections, message):
+  with pytest.raises(ConfigError, match=message):
     setup.resolve(config(name, **sections))
 
 

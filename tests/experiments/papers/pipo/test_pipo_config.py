@@ -8,9 +8,9 @@ from jaxrl_llm.wiring import setup
 
 
 def config(**keys):
-  made = presets.apply(base_config(), "grpo")
-  made.update_from_flattened_dict(keys)
-  return made
+  settings = presets.apply(base_config(), "grpo")
+  settings.update_from_flattened_dict(keys)
+  return settings
 
 
 @pytest.mark.parametrize(("keys", "parts"), [

@@ -57,10 +57,10 @@ def test_the_solution_is_that_of_cvxpy(seed):
   goal = mean @ w - rule.risk * cp.quad_form(w, cp.psd_wrap(covariance))
   problem = cp.Problem(cp.Maximize(goal), limits)
   problem.solve(solver=cp.CLARABEL)
-  found = rule.solve(mean, covariance, before)
-  value = mean @ found - rule.risk * found @ covariance @ found
+  weights = rule.solve(mean, covariance, before)
+  value = mean @ weights - rule.risk * weights @ covariance @ weights
   assert value == pytest.approx(problem.value, abs=1e-8)
-  np.testing.assert_allclose(found, w.value, atol=1e-3)
+  np.testing.assert_allclose(weights, w.value, atol=1e-3)
 
 
 def test_a_small_case_by_hand():

@@ -42,19 +42,19 @@ def sampled(mode, rows=16, cfg=CFG):
   return generate(PARAMS, prompts, jax.random.key(1), (mode, Sampling.of(1.0)))
 
 
-def batch(found, mode, aggregation="sequence_sum"):
-  rollout = found.rollout
+def batch(rows, mode, aggregation="sequence_sum"):
+  rollout = rows.rollout
   advantages = jnp.where(rollout.mask, jnp.linspace(-1, 2, len(rollout.length))[:, None], 0)
   weights = loss_weights(rollout.mask, None, None, AggregationConfig(aggregation))
-  return SoftBatch(found, advantages, weights, mode, jnp.float32(1))
+  return SoftBatch(rows, advantages, weights, mode, jnp.float32(1))
 
 
 loss = jax.jit(functools.partial(soft_loss.soft_loss, model=MODEL, cfg=None))
 
 
-def slow_loss(found, mode) -> float:
+def slow_loss(rows, mode) -> float:
   """-(1 / B) sum_rows A sum_t log pi, one prefix after the other."""
-  rollout, total = jax.device_get(found.rollout), 0.0
+  rollout, total = jax.device_get(rows.rollout), 0.0
   embedding = np.asarray(PARAMS["embedding"])
 
   @jax.jit  # compiles once for each length
@@ -67,7 +67,7 @@ def slow_loss(found, mode) -> float:
     fed = embedding[rollout.tokens[row]].copy()
     if mode.soft:
       thought = rollout.turn_id[row] == THOUGHT
-      fed[thought] = np.asarray(found.inputs[row])[thought]
+      fed[thought] = np.asarray(rows.inputs[row])[thought]
     logits = np.asarray(logits_of(jnp.asarray(fed)), np.float64)
     for t in np.flatnonzero(rollout.mask[row]):
       soft_step = mode.soft and rollout.turn_id[row, t] == THOUGHT
@@ -83,24 +83,24 @@ def slow_loss(found, mode) -> float:
 
 @pytest.mark.parametrize("name", quick_for({"soft"}, MODES))
 def test_the_loss_is_the_sum_over_tokens_and_the_mean_over_rows(name):
-  found = sampled(MODES[name])
-  value, metrics = loss(PARAMS, batch(found, MODES[name]))
+  rows = sampled(MODES[name])
+  value, metrics = loss(PARAMS, batch(rows, MODES[name]))
   assert metrics == {}
-  expected = slow_loss(found, MODES[name])
+  expected = slow_loss(rows, MODES[name])
   assert value == pytest.approx(expected, rel=1e-4)
   for wrong in ("sequence", "token"):
-    other, _ = loss(PARAMS, batch(found, MODES[name], wrong))
+    other, _ = loss(PARAMS, batch(rows, MODES[name], wrong))
     assert abs(other - expected) > 0.01 * abs(expected), "lengths are not normalised"
 
 
 @pytest.mark.parametrize("name", quick_for({"soft"}, MODES))
 def test_masked_columns_give_neither_nan_nor_gradient(name):
-  found = sampled(MODES[name])
-  damaged, outside = found, ~found.rollout.mask
+  rows = sampled(MODES[name])
+  damaged, outside = rows, ~rows.rollout.mask
   if MODES[name].soft:
-    thought = (found.rollout.turn_id == THOUGHT)[..., None]
-    damaged = found.replace(inputs=jnp.where(thought, found.inputs, jnp.nan))
-  clean = batch(found, MODES[name])
+    thought = (rows.rollout.turn_id == THOUGHT)[..., None]
+    damaged = rows.replace(inputs=jnp.where(thought, rows.inputs, jnp.nan))
+  clean = batch(rows, MODES[name])
   other = batch(damaged, MODES[name])
   other = other.replace(advantages=jnp.where(outside, jnp.nan, other.advantages))
   gradient = jax.jit(jax.grad(lambda params, b: loss(params, b)[0]))
@@ -111,8 +111,8 @@ def test_masked_columns_give_neither_nan_nor_gradient(name):
 
 def right_score(params, row, mode=MODES["soft"]):
   """The log-density of a row's thought."""
-  found = soft_loss.steps(params, row, mode, 1.0, model=MODEL)
-  return jnp.sum(jnp.where(row.rollout.turn_id == THOUGHT, found.log_probs, 0))
+  steps = soft_loss.steps(params, row, mode, 1.0, model=MODEL)
+  return jnp.sum(jnp.where(row.rollout.turn_id == THOUGHT, steps.log_probs, 0))
 
 
 def other_temperature(params, row):
@@ -121,8 +121,8 @@ def other_temperature(params, row):
 
 def other_column(params, row):
   moved = row.replace(inputs=jnp.where(row.inputs != 0, jnp.roll(row.inputs, 1, 1), 0))
-  found = soft_loss.steps(params, row, MODES["soft"], 1.0, model=MODEL)
-  gap = jnp.sum(jnp.square(moved.inputs - found.means), -1)
+  steps = soft_loss.steps(params, row, MODES["soft"], 1.0, model=MODEL)
+  gap = jnp.sum(jnp.square(moved.inputs - steps.means), -1)
   return -jnp.sum(jnp.where(row.rollout.turn_id == THOUGHT, gap, 0)) / (2 * SIGMA**2)
 
 
@@ -138,12 +138,12 @@ def of_shadow_tokens(params, row):
 
 def largest_z(score) -> float:
   """Over the blocks of parameters: the mean score along random directions, in standard errors."""
-  found = sampled(MODES["soft"], ROWS)
+  rows = sampled(MODES["soft"], ROWS)
   directions = [jax.tree.map(lambda x, i=i: jax.random.rademacher(
       jax.random.fold_in(jax.random.key(i), x.size), x.shape, jnp.float32), PARAMS)
                 for i in range(DIRECTIONS)]
 
-  leaves, tree = jax.tree.flatten(found)
+  leaves, tree = jax.tree.flatten(rows)
 
   def along(row):
     gradient = jax.grad(score)(PARAMS, jax.tree.unflatten(tree, [x[None] for x in row]))

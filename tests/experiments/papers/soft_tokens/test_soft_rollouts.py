@@ -73,11 +73,11 @@ def noise_of(rollout) -> np.ndarray:
 
 def mean_gap(name: str, scored_with, shift: int = 0) -> float:
   """Largest distance of the decode loop's means from those of one pass over whole rows."""
-  found = sampled(MODES[name])
-  again = scorer()(PARAMS, found, scored_with, 1.0)
-  seen = found.inputs - SIGMA * noise_of(found.rollout)
+  rows = sampled(MODES[name])
+  again = scorer()(PARAMS, rows, scored_with, 1.0)
+  seen = rows.inputs - SIGMA * noise_of(rows.rollout)
   best = np.sort(again.logits, -1)  # of a fuzzy step, near ties have another mean
-  counted = np.asarray(found.rollout.turn_id == THOUGHT)
+  counted = np.asarray(rows.rollout.turn_id == THOUGHT)
   if name == "fuzzy":
     counted = counted & (best[..., -1] - best[..., -2] > NEAR_TIE)
   assert counted.sum() > 100
@@ -94,18 +94,18 @@ def test_means_of_the_loop_are_those_of_one_pass():
 
 @pytest.mark.parametrize("name", MODES)
 def test_the_loop_reports_what_one_pass_scores(name):
-  found = sampled(MODES[name])
-  again = scorer()(PARAMS, found, MODES[name], 1.0).log_probs
-  assert np.max(np.abs(again - found.rollout.behavior_log_probs)) < 1e-4
-  assert np.all(found.rollout.behavior_log_probs[~found.rollout.mask] == 0)
+  rows = sampled(MODES[name])
+  again = scorer()(PARAMS, rows, MODES[name], 1.0).log_probs
+  assert np.max(np.abs(again - rows.rollout.behavior_log_probs)) < 1e-4
+  assert np.all(rows.rollout.behavior_log_probs[~rows.rollout.mask] == 0)
   if name == "hard":
-    other = scorer()(PARAMS, found, hard_thought(1.5), 1.0).log_probs
+    other = scorer()(PARAMS, rows, hard_thought(1.5), 1.0).log_probs
     assert np.max(np.abs(other - again)) > 1e-2, "the temperature matters"
 
 
-def parts(found, row: int) -> tuple[list, list, list]:
+def parts(rows, row: int) -> tuple[list, list, list]:
   """Tokens of thought, text put in, and answer; they must follow each other without gaps."""
-  rollout = jax.device_get(found.rollout)
+  rollout = jax.device_get(rows.rollout)
   begin, end = rollout.prompt_length[row], rollout.length[row]
   turns, tokens = rollout.turn_id[row, begin:end], rollout.tokens[row, begin:end]
   order = np.where(turns == THOUGHT, 0, np.where(turns == ANSWER, 2, 1))
@@ -114,11 +114,11 @@ def parts(found, row: int) -> tuple[list, list, list]:
   return tuple(tokens[order == part].tolist() for part in range(3))
 
 
-def layout_faults(found, cfg) -> int:
+def layout_faults(rows, cfg) -> int:
   """Rows that do not end their thought, or go on from it, as the rules say."""
   faults = 0
-  for row in range(len(found.rollout.length)):
-    thought, put_in, answer = parts(found, row)
+  for row in range(len(rows.rollout.length)):
+    thought, put_in, answer = parts(rows, row)
     size = len(cfg.end_ids)
     ends = [n for n in range(size, len(thought) + 1) if tuple(thought[n - size:n]) == cfg.end_ids]
     closed = bool(ends)
@@ -127,7 +127,7 @@ def layout_faults(found, cfg) -> int:
     stops = [token in cfg.stop_ids for token in answer]
     cut = not any(stops)
     good &= len(answer) == cfg.max_answer if cut else stops.index(True) == len(answer) - 1
-    faults += not (good and bool(found.rollout.truncated[row]) == cut)
+    faults += not (good and bool(rows.rollout.truncated[row]) == cut)
   return faults
 
 
@@ -135,11 +135,11 @@ def layout_faults(found, cfg) -> int:
     *((name, (4,), (4, 6)) for name in MODES), ("soft", (4, 4), ()), ("fuzzy", (9, 5), (4, 6))])
 def test_a_row_is_thought_prefill_and_answer(name, end_ids, prefill_ids):
   cfg = dataclasses.replace(CFG, end_ids=end_ids, prefill_ids=prefill_ids)
-  found = sampled(MODES[name], prompts(64, seed=1), cfg=cfg)
-  assert layout_faults(found, cfg) == 0
+  rows = sampled(MODES[name], prompts(64, seed=1), cfg=cfg)
+  assert layout_faults(rows, cfg) == 0
   for wrong in (dataclasses.replace(cfg, end_ids=(8,)), dataclasses.replace(cfg, max_answer=5),
                 dataclasses.replace(cfg, prefill_ids=(*prefill_ids, 5))):
-    assert layout_faults(found, wrong) > 0
+    assert layout_faults(rows, wrong) > 0
 
 
 def test_some_thoughts_close_and_others_reach_their_cap():
@@ -169,16 +169,16 @@ def test_fuzzy_without_noise_is_greedy():
 
 @pytest.mark.parametrize("name", MODES)
 def test_a_row_depends_on_nothing_but_itself(name):
-  batch, whole = prompts(), sampled(MODES[name])
+  batch, expected = prompts(), sampled(MODES[name])
   order = (4 * np.array([2, 0, 3, 1])[:, None] + np.arange(4)).reshape(-1)
   for rows, cfg in ((order, CFG), (np.arange(4, 12), CFG),
                     (np.arange(16), dataclasses.replace(CFG, group_size=1))):
     other = sampled(MODES[name], jax.tree.map(lambda x, rows=rows: x[rows], batch), cfg=cfg)
-    np.testing.assert_array_equal(other.rollout.tokens, whole.rollout.tokens[rows])
+    np.testing.assert_array_equal(other.rollout.tokens, expected.rollout.tokens[rows])
     if MODES[name].soft:
-      np.testing.assert_allclose(other.inputs, whole.inputs[rows], atol=1e-5)
+      np.testing.assert_allclose(other.inputs, expected.inputs[rows], atol=1e-5)
   renamed = sampled(MODES[name], batch.replace(row_id=batch.row_id + 100))
-  assert np.any(renamed.rollout.tokens != whole.rollout.tokens), "the row id seeds the noise"
+  assert np.any(renamed.rollout.tokens != expected.rollout.tokens), "the row id seeds the noise"
 
 
 def test_noise_differs_between_rows_and_columns():
@@ -190,10 +190,10 @@ def test_noise_differs_between_rows_and_columns():
 
 @pytest.mark.parametrize("temperature, greedy", [(0.0, True), (1.0, False)])
 def test_answers_are_greedy_at_temperature_zero(temperature, greedy):
-  found = sampled(MODES["soft"], answer=temperature)
-  best = np.argmax(scorer()(PARAMS, found, MODES["soft"], 1.0).logits, -1)
-  answers = np.asarray(found.rollout.turn_id == ANSWER)
-  assert np.array_equal(best[answers], np.asarray(found.rollout.tokens)[answers]) == greedy
+  rows = sampled(MODES["soft"], answer=temperature)
+  best = np.argmax(scorer()(PARAMS, rows, MODES["soft"], 1.0).logits, -1)
+  answers = np.asarray(rows.rollout.turn_id == ANSWER)
+  assert np.array_equal(best[answers], np.asarray(rows.rollout.tokens)[answers]) == greedy
 
 
 @pytest.mark.parametrize("change", [{"end_ids": ()}, {"max_thought": 0}, {"max_answer": 0}])

@@ -35,7 +35,7 @@ def task():
   return make_task(TaskConfig("modular_chain", num_terms=2), 0, TRAINING.prompts)
 
 
-def made(completions: list[str], ended: list[bool]) -> SoftRollout:
+def soft_rows(completions: list[str], ended: list[bool]) -> SoftRollout:
   """Rows of the prompt 1+1, a thought of two tokens, an equals sign, and the given answers."""
   tokens = np.zeros((len(completions), 12), np.int32)
   turns, length = np.zeros_like(tokens), []
@@ -58,13 +58,13 @@ def made(completions: list[str], ended: list[bool]) -> SoftRollout:
 def test_rewards_are_100_10_and_0():
   """Nothing, and an answer that has no end, count as no answer."""
   problem = Problem("1+1", "2", id="1+1")
-  found = made(["2", "3", "", "34"], [True, True, True, False])
-  rewards, correct = soft_runs.graded(task(), [problem], found)
+  rows = soft_rows(["2", "3", "", "34"], [True, True, True, False])
+  rewards, correct = soft_runs.graded(task(), [problem], rows)
   assert rewards.tolist() == [100, 10, 0, 0] and correct.tolist() == [True, False, False, False]
-  other = made(["3", "2", "", "34"], [True, True, True, False])
+  other = soft_rows(["3", "2", "", "34"], [True, True, True, False])
   assert soft_runs.graded(task(), [problem], other)[0].tolist() == [10, 100, 0, 0]
   two = [problem, Problem("1+1", "3", id="other")]
-  assert soft_runs.graded(task(), two, made(["2", "2", "3", "2"], [True] * 4))[0].tolist() == [
+  assert soft_runs.graded(task(), two, soft_rows(["2", "2", "3", "2"], [True] * 4))[0].tolist() == [
       100, 100, 100, 10], "rows of a group share their problem"
 
 
@@ -73,11 +73,11 @@ GOLDEN = [63.333332, -56.666668, -70.0, 63.333332]  # G / (G - 1) (r - mean)
 
 def golden_gap() -> float:
   rewards = jnp.asarray([100.0, 10.0, 0.0, 100.0])
-  found = made(["2", "3", "", "2"], [True] * 4)
-  batch = soft_runs.batch_of(found, rewards, soft_runs.modes(0.1)["soft"], 1.0)
-  values = np.where(found.rollout.mask, batch.advantages, np.nan)
-  np.testing.assert_array_equal(np.isnan(values), ~found.rollout.mask)
-  np.testing.assert_allclose(batch.loss_weights, found.rollout.mask / 4)  # 1 / (B G)
+  rows = soft_rows(["2", "3", "", "2"], [True] * 4)
+  batch = soft_runs.batch_of(rows, rewards, soft_runs.modes(0.1)["soft"], 1.0)
+  values = np.where(rows.rollout.mask, batch.advantages, np.nan)
+  np.testing.assert_array_equal(np.isnan(values), ~rows.rollout.mask)
+  np.testing.assert_allclose(batch.loss_weights, rows.rollout.mask / 4)  # 1 / (B G)
   return float(np.nanmax(np.abs(values - np.array(GOLDEN)[:, None])))
 
 
@@ -91,11 +91,11 @@ def test_advantages_leave_the_row_itself_out(monkeypatch):
 
 
 def test_a_control_trains_on_answers_only():
-  found = made(["2", "3", "", "2"], [True] * 4)
+  rows = soft_rows(["2", "3", "", "2"], [True] * 4)
   rewards, mode = jnp.asarray([100.0, 10.0, 0.0, 100.0]), soft_runs.modes(0.1)["hard"]
-  weights = [soft_runs.batch_of(found, rewards, mode, 1.0, thoughts=thoughts).loss_weights
+  weights = [soft_runs.batch_of(rows, rewards, mode, 1.0, thoughts=thoughts).loss_weights
              for thoughts in (True, False)]
-  thought = found.rollout.turn_id == THOUGHT
+  thought = rows.rollout.turn_id == THOUGHT
   assert np.all(weights[0][thought] == 0.25) and not np.any(weights[1][thought])
   np.testing.assert_array_equal(weights[0][~thought], weights[1][~thought])
 
@@ -141,9 +141,9 @@ def test_evaluation_has_the_samples_of_a_problem_in_its_row(monkeypatch):
 
   monkeypatch.setattr(soft_runs, "graded", graded)
   for name in ("hard sampled", "soft greedy"):
-    found = soft_runs.evaluate(params, task(), task().heldout(3), soft_runs.inference_modes(
+    correct = soft_runs.evaluate(params, task(), task().heldout(3), soft_runs.inference_modes(
         sigma)[name], policy=soft_runs.Policy(MODEL, dataclasses.replace(CFG, group_size=4)))
-    assert found.tolist() == [[True, False, True, False], [False] * 4, [False] * 4]
+    assert correct.tolist() == [[True, False, True, False], [False] * 4, [False] * 4]
   sampled, greedy = (np.asarray(rollout.tokens).reshape(3, 4, -1) for rollout in seen)
   assert np.all(greedy == greedy[:, :1]) and np.any(sampled != sampled[:, :1])
   assert min(seen[0].row_id) >= soft_runs.EVALUATION - 4

@@ -32,9 +32,9 @@ def relative_error(log_density) -> float:
 
   expected = [jnp.tensordot(SIGMA * noise, jacobian, 2) / SIGMA**2
               for jacobian in jax.jacrev(mean, (0, 1))(logits, embedding)]
-  found = jax.grad(total, (0, 1))(logits, embedding)
+  gradients = jax.grad(total, (0, 1))(logits, embedding)
   return max(float(jnp.linalg.norm(x - y) / jnp.linalg.norm(y))
-             for x, y in zip(found, expected, strict=True))
+             for x, y in zip(gradients, expected, strict=True))
 
 
 def test_the_gradient_is_the_residual_times_the_jacobian():
@@ -62,9 +62,9 @@ def test_the_mean_is_the_weighted_sum_of_rows(temperature):
     weights = np.exp(row / temperature)
     expected.append(sum(w * e for w, e in zip(weights / weights.sum(), np.asarray(embedding),
                                               strict=True)))
-  found = mean_input(logits, embedding, temperature)
-  np.testing.assert_allclose(found, expected, atol=1e-5)
-  assert np.max(np.abs(found - mean_input(logits, embedding, 2.0))) > 1e-2
+  mean = mean_input(logits, embedding, temperature)
+  np.testing.assert_allclose(mean, expected, atol=1e-5)
+  assert np.max(np.abs(mean - mean_input(logits, embedding, 2.0))) > 1e-2
   assert mean_input(logits.astype(jnp.bfloat16), embedding, temperature).dtype == jnp.float32
   fuzzy = mean_input(logits, embedding, soft_tokens.FUZZY)
   np.testing.assert_allclose(fuzzy, embedding[jnp.argmax(logits, -1)], atol=1e-6)

@@ -54,8 +54,8 @@ def samples_stay_apart(best) -> bool:
   """Whether K = b and a constant scorer give independent samples: [1 1 1], [2 2 2], .."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(search, "_best", best)
-    found = search.step_beam_search(numbered([]), constant, [[9], [8, 8]], BeamConfig(3, 3))
-  return [[beam.ids for beam in group] for group in found] == [
+    groups = search.step_beam_search(numbered([]), constant, [[9], [8, 8]], BeamConfig(3, 3))
+  return [[beam.ids for beam in group] for group in groups] == [
       [(1, 1, 1), (2, 2, 2), (3, 3, 3)], [(4, 4, 4), (5, 5, 5), (6, 6, 6)]]
 
 
@@ -83,9 +83,9 @@ def test_the_best_of_all_candidates_and_ended_beams_are_kept():
   def score(rows):
     return np.array([scores[tuple(row[1:])] for row in rows])
 
-  found = search.step_beam_search(continue_rows, score, [[9]], BeamConfig(4, 2))
+  groups = search.step_beam_search(continue_rows, score, [[9]], BeamConfig(4, 2))
   assert asked == [[[9], [9]], [[9, 2], [9, 3]], [[9, 3, 7]]], "an ended beam is not continued"
-  assert found == [[Beam((2, 6), .8, True), Beam((3, 7, 2), .75, True)]]
+  assert groups == [[Beam((2, 6), .8, True), Beam((3, 7, 2), .75, True)]]
 
 
 def test_copies_come_last():
@@ -121,7 +121,7 @@ PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 5], [7, 7], [12], [6, 5]]
 SIZES = SamplerConfig(max_new_tokens=12, stop_ids=(END,), pad_id=PAD)
 
 
-def whole(temperature, key):
+def responses(temperature, key):
   """Responses of PROMPTS in one go."""
   width = max(map(len, PROMPTS))
   tokens = np.array([prompt + [PAD] * (width - len(prompt)) for prompt in PROMPTS], np.int32)
@@ -145,10 +145,10 @@ def test_steps_of_the_engine_join_to_the_greedy_response(step_end):
     lengths.extend(len(one.ids) for one in steps)
     return steps
 
-  found = search.step_beam_search(counted, constant, PROMPTS,
-                                  BeamConfig(1, 1, max_steps=12, max_new_tokens=12))
-  expected = whole(0.0, key)
-  assert [list(group[0].ids) for group in found] == expected
+  groups = search.step_beam_search(counted, constant, PROMPTS,
+                                   BeamConfig(1, 1, max_steps=12, max_new_tokens=12))
+  expected = responses(0.0, key)
+  assert [list(group[0].ids) for group in groups] == expected
   assert any(ids[-1] == END for ids in expected) and any(len(ids) == 12 for ids in expected)
   assert max(lengths) == 3 and (min(lengths) < 3 or not step_end)
 

@@ -31,7 +31,7 @@ def searches(results) -> bool:
   exact = np.mean([one["exact"] for one in results], 0)
   error = np.sqrt(exact * (1 - exact) / count)
   rises = np.diff(exact) >= -2 * np.hypot(error[1:], error[:-1])
-  plain, nothing = (np.array(found) for found in (
+  plain, nothing = (np.array(accuracies) for accuracies in (
       [one["accuracy"]["plain"] for one in results], [one["constant"] for one in results]))
   # 8 samples per prompt against 2.
   spread = np.sqrt(plain.mean() * (1 - plain.mean()) / count * (1 / 2 + 1 / 8))
@@ -56,10 +56,10 @@ def test_the_results_meet_what_was_asked_and_others_would_not(check, change):
 
 @pytest.mark.slow
 def test_searches_run_again_give_the_committed_numbers():
-  prompts, found = walks.prompts(True)[:toy.HELD_OUT], committed()[0]
+  prompts, entry = walks.prompts(True)[:toy.HELD_OUT], committed()[0]
   exact = functools.partial(walks.exact_score, toy.CASE)
   again = toy.right(prompts, toy.searched(exact, prompts, toy.CANDIDATES[0], 0)).mean()
-  assert again == found["exact"][0]
+  assert again == entry["exact"][0]
   beams = toy.searched(toy.constant, prompts, toy.BEAMS, 0)
   assert np.mean([toy.right(prompts, beams, i) for i in range(toy.BEAMS)]) == pytest.approx(
-      found["constant"])
+      entry["constant"])

@@ -84,9 +84,9 @@ def largest_deviation(labels) -> float:
   case, draws, size = walks.Walk(steps=3, bias=0.3, slip=0.2), 200, 64
   prompt = walks.prompts(False)[40]
   tokens = drawn(case, prompt, draws, size, 0)
-  found = np.asarray(labels(jnp.asarray(tokens), jnp.full(len(tokens), tokens.shape[1]),
-                            jnp.asarray(walks.rewards(case, tokens), jnp.float32),
-                            jnp.repeat(jnp.arange(draws), size)), np.float64)
+  estimates = np.asarray(labels(jnp.asarray(tokens), jnp.full(len(tokens), tokens.shape[1]),
+                                jnp.asarray(walks.rewards(case, tokens), jnp.float32),
+                                jnp.repeat(jnp.arange(draws), size)), np.float64)
   exact, group = walks.exact_values(case, tokens), np.repeat(np.arange(draws), size)
   worst, seen = 0.0, 0
   for length in (1, 2):
@@ -96,7 +96,7 @@ def largest_deviation(labels) -> float:
       groups, first, count = np.unique(group[rows], return_index=True, return_counts=True)
       value = exact[rows[0], column]
       error = np.sqrt((value * (1 - value) / count).sum()) / len(groups)
-      worst = max(worst, abs(found[rows[first], column].mean() - value) / error)
+      worst = max(worst, abs(estimates[rows[first], column].mean() - value) / error)
       seen += 1
   assert seen == 110, "every digit, and every pair of digits"
   return worst

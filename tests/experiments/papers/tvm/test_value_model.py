@@ -29,8 +29,8 @@ value_loss = jax.jit(value_model.value_loss, static_argnames=("model", "cfg"))
 
 @functools.cache
 def params():
-  found = MODEL.init(jax.random.key(0))
-  return found | {"value_head": jax.random.normal(jax.random.key(1), (16,))}
+  trunk = MODEL.init(jax.random.key(0))
+  return trunk | {"value_head": jax.random.normal(jax.random.key(1), (16,))}
 
 
 def batch(labels=None, mask=MASK):
@@ -45,14 +45,14 @@ def values(tokens=TOKENS):
 @pytest.mark.parametrize("link", value_model.LINKS)
 def test_the_loss_is_the_sum_over_tokens_divided_by_rows(link):
   given = batch()
-  found, metrics = value_loss(params(), given, model=MODEL, cfg=ValueLoss(link))
+  loss, metrics = value_loss(params(), given, model=MODEL, cfg=ValueLoss(link))
   raw, labels = values().astype(np.float64), np.asarray(given.labels, np.float64)
   if link == "identity":
     terms = (raw - labels)**2
   else:
     probability = 1 / (1 + np.exp(-raw))
     terms = -labels * np.log(probability) - (1 - labels) * np.log(1 - probability)
-  np.testing.assert_allclose(found, terms[MASK].sum() / 4, rtol=1e-5)
+  np.testing.assert_allclose(loss, terms[MASK].sum() / 4, rtol=1e-5)
   np.testing.assert_allclose(metrics["loss/value"].total, terms[MASK].sum(), rtol=1e-5)
 
 
@@ -113,11 +113,11 @@ def test_training_finds_the_share_of_right_rows(link):
   mesh = parallel.make_mesh(MeshConfig(data=1), jax.devices()[:1])
   start = MODEL.init(jax.random.key(0))
   train = value_model.make_value_step(MODEL, 150, 0.02, ValueLoss(link), mesh)
-  found, losses = train(start, [given] * 150)
-  after = token_values(found, tokens, jnp.full(4, 7), model=MODEL, link=link)
+  theta, losses = train(start, [given] * 150)
+  after = token_values(theta, tokens, jnp.full(4, 7), model=MODEL, link=link)
   np.testing.assert_allclose(after, 0.75, atol=0.02)
   assert losses[-1] < losses[0] and len(losses) == 150
-  scorer = value_model.make_scorer(found, MODEL, link)
+  scorer = value_model.make_scorer(theta, MODEL, link)
   np.testing.assert_allclose(scorer([tokens[0].tolist(), tokens[0, :3].tolist(), [5]])[:2], 0.75,
                              atol=0.02)
   assert np.isfinite(jax.tree.leaves(start)[0]).all()

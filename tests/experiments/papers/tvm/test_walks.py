@@ -30,14 +30,14 @@ def listed(case, prompt):
 def agrees(case, values) -> bool:
   rows, chance = listed(case, walks.prompts(True)[7])
   assert np.isclose(chance.sum(), 1)
-  right, found = rows[:, -2] == rows[0, 1], values(case, rows)
+  right, estimates = rows[:, -2] == rows[0, 1], values(case, rows)
   for column in range(walks.PROMPT - 1, rows.shape[1]):
     for row in range(0, len(rows), 997):
       same = (rows[:, :column + 1] == rows[row, :column + 1]).all(1)
       exact = (chance * right)[same].sum() / chance[same].sum()
-      if not np.isclose(found[row, column], exact, atol=1e-12):
+      if not np.isclose(estimates[row, column], exact, atol=1e-12):
         return False
-  return np.isnan(found[:, :walks.PROMPT - 1]).all()
+  return np.isnan(estimates[:, :walks.PROMPT - 1]).all()
 
 
 def test_values_are_those_of_the_list_of_all_responses():
@@ -71,8 +71,8 @@ def test_the_engine_samples_the_stated_probabilities():
   rollout = jax.device_get(sample(model.init(), batch, jax.random.key(1), Sampling.of(1.0)))
   assert (rollout.length == walks.PROMPT + CASE.response).all()
 
-  def far(found, exact):
-    return np.abs(found - exact) > 4 * np.sqrt(exact * (1 - exact) / len(ids))
+  def far(share, exact):
+    return np.abs(share - exact) > 4 * np.sqrt(exact * (1 - exact) / len(ids))
 
   for n, probs in enumerate(walks.step_probabilities(CASE)):
     digits = rollout.tokens[:, walks.PROMPT + n]

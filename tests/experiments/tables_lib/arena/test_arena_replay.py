@@ -29,7 +29,7 @@ def after_one_iteration(setting):
 
 def test_epochs_go_through_the_same_batch_again():
   setting = dataclasses.replace(SETTING, epochs=3)
-  context, begin, (learner, ring, critic, _), found = after_one_iteration(setting)
+  context, begin, (learner, ring, critic, _), end = after_one_iteration(setting)
   sampling, noise = jax.random.split(jax.random.fold_in(begin.key, 0))
   sampler = runs.behavior(context, ring, 0, PLACE, noise)
   samples = rows.sample(begin.automaton, context.policy, sampler, sampling, setting)
@@ -38,7 +38,7 @@ def test_epochs_go_through_the_same_batch_again():
   for _ in range(3):
     learner, _ = updates.update(context, learner, batch, PLACE.step)
     steps.append(learner.params)
-  np.testing.assert_allclose(found.params, steps[3], atol=1e-6)
+  np.testing.assert_allclose(end.params, steps[3], atol=1e-6)
   assert np.abs(steps[3] - steps[1]).max() > 1e-2, "one epoch is the same"
   one = after_one_iteration(SETTING)[3]
   np.testing.assert_allclose(one.params, steps[1], atol=1e-6)
@@ -60,7 +60,7 @@ def test_groups_are_drawn_from_the_ages_that_may_be(iteration, age, slots):
   setting = dataclasses.replace(SETTING, mixture="replay")
   context, *_ = after_one_iteration(SETTING)
   ring = jax.random.normal(jax.random.key(1), (setting.ring, 32 * 4))
-  found = set()
+  all_slots = set()
   for seed in range(12):
     drawn, behavior = runs.replayed(context, ring, kept_rows(setting), iteration, age,
                                     jax.random.key(seed))
@@ -69,8 +69,8 @@ def test_groups_are_drawn_from_the_ages_that_may_be(iteration, age, slots):
     pairs = list(zip(slot[::4, 0], np.asarray(drawn.rewards)[::4], strict=True))
     assert len(set(pairs)) == 4
     np.testing.assert_array_equal(drawn.group_id, np.repeat(np.arange(4), 4))
-    found |= set(slot.ravel().tolist())
-  assert found == slots
+    all_slots |= set(slot.ravel().tolist())
+  assert all_slots == slots
   one = context.prepare(ring[max(slots)]).log_probs
   tables = behavior.prepared.log_probs.reshape(setting.ring, *one.shape)
   np.testing.assert_allclose(tables[max(slots)], one, atol=1e-6)

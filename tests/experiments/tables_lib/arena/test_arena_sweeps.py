@@ -31,17 +31,17 @@ def test_a_text_sets_every_part_of_a_method():
   assert methods.parse("ctpo", 8).correction.level == "none", "the ratio is to the sampler already"
 
 
-@pytest.mark.parametrize("text, said", [
+@pytest.mark.parametrize("text, message", [
     ("cispoo", "did you mean 'cispo'"), ("cispo?clip_hihg=2", "clip_hihg"),
     ("dapo", "dynamic_sampling.enabled=True: the arena has estimators"),
     ("cispo?anchor=reference", "anchor = 'reference': allowed are behavior, recomputed"),
     ("cispo?correction.level=token", "Fix: add anchor=recomputed"),
     ("cispo?clip_high", "key=value"),
 ])
-def test_a_wrong_text_says_what_is_wrong(text, said):
+def test_a_wrong_text_says_what_is_wrong(text, message):
   with pytest.raises(ConfigError) as error:
     methods.parse(text, 16)
-  assert said.lower() in str(error.value).lower()
+  assert message.lower() in str(error.value).lower()
 
 
 @pytest.mark.slow

@@ -104,14 +104,14 @@ def test_a_users_task_is_one_by_its_name():
   assert float(begin.optimum) == 1.0
 
 
-@pytest.mark.parametrize("wrong, said", [
+@pytest.mark.parametrize("wrong, message", [
     ({"starts": jnp.ones(3) / 3}, r"starts has the shape \(3,\)"),
     ({"branch": jnp.zeros((2, 4), jnp.int32)}, "give both or neither"),
     ({"end": jnp.zeros((2, 4), bool), "state_rewards": jnp.ones(2)}, "state_rewards with end"),
 ])
-def test_a_wrong_automaton_is_blamed_on_its_task(wrong, said):
+def test_a_wrong_automaton_is_blamed_on_its_task(wrong, message):
   right = arena.Automaton(jnp.zeros((2, 4), jnp.int32), jnp.zeros((2, 4)), None, None,
                           jnp.array([1.0, 0.0]), jnp.zeros((2, 4)))
   arena.task("wrong")(lambda key, length: right._replace(**wrong))
-  with pytest.raises(ConfigError, match=f"automaton 'wrong'.*{said}"):
+  with pytest.raises(ConfigError, match=f"automaton 'wrong'.*{message}"):
     automata.make("wrong", jax.random.key(0), 8)

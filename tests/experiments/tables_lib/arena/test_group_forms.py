@@ -80,7 +80,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_coefficients_are_the_gradient_of_the_loss(name):
-  found = gradient(f"{FORMS}:{name}")
-  np.testing.assert_allclose(found, slope(LOSSES[name]), rtol=1e-5, atol=1e-7)
+  coefficients = gradient(f"{FORMS}:{name}")
+  np.testing.assert_allclose(coefficients, slope(LOSSES[name]), rtol=1e-5, atol=1e-7)
   for other in LOSSES:  # what the check rejects: any other of them
-    assert other == name or np.abs(found - slope(LOSSES[other])).max() > 1e-3
+    assert other == name or np.abs(coefficients - slope(LOSSES[other])).max() > 1e-3

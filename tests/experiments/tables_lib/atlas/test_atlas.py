@@ -29,31 +29,31 @@ def window(weight, log_weight, sign, low, high, dual=math.inf):
   return 0.0 if dropped else weight
 
 
-def ctpo(t, total, own, sign):
+def ctpo(t, total, log_ratio, sign):
   root = math.sqrt(t)
   return window(math.exp(total), total, sign, -0.025 * root, 0.05 * root, 0.05 * root)
 
 
-def ppo(t, total, own, sign):
-  return window(math.exp(own), own, sign, math.log(0.8), math.log(1.2))
+def ppo(t, total, log_ratio, sign):
+  return window(math.exp(log_ratio), log_ratio, sign, math.log(0.8), math.log(1.2))
 
 
-def gspo(t, total, own, sign):
+def gspo(t, total, log_ratio, sign):
   mean = total / t
   return window(math.exp(mean), mean, sign, math.log(1 - 3e-4), math.log(1 + 4e-4))
 
 
-def minpro(t, total, own, sign):
-  return math.exp(own + ((total - own) / (t - 1) if t > 1 else 0.0))
+def minpro(t, total, log_ratio, sign):
+  return math.exp(log_ratio + ((total - log_ratio) / (t - 1) if t > 1 else 0.0))
 
 
 # (t, L_t, l_t, sign of A) to the coefficient, by hand.
 CLOSED = {
-    "reinforce": lambda t, total, own, sign: 1.0,
+    "reinforce": lambda t, total, log_ratio, sign: 1.0,
     "ppo": ppo,
     "gspo": gspo,
-    "seq_is": lambda t, total, own, sign: math.exp(total),
-    "cispo": lambda t, total, own, sign: min(math.exp(own), 5.0),
+    "seq_is": lambda t, total, log_ratio, sign: math.exp(total),
+    "cispo": lambda t, total, log_ratio, sign: min(math.exp(log_ratio), 5.0),
     "ctpo": ctpo,
     "minpro": minpro,
 }
@@ -64,12 +64,12 @@ def largest_difference(name: str, closed) -> float:
   parts, expected = [], []
   for t in (1, 10):
     for sign in (1.0, -1.0):
-      for total, own in POINTS:
-        total = own if t == 1 else total
-        parts.append(coefficients.even_rows(t, [total], [own], sign=sign))
-        expected.append(closed(t, total, own, sign))
-  found = coefficients.row_coefficients(EstimatorConfig(name), coefficients.stack(parts))
-  return float(np.max(np.abs(found - expected)))
+      for total, log_ratio in POINTS:
+        total = log_ratio if t == 1 else total
+        parts.append(coefficients.even_rows(t, [total], [log_ratio], sign=sign))
+        expected.append(closed(t, total, log_ratio, sign))
+  values = coefficients.row_coefficients(EstimatorConfig(name), coefficients.stack(parts))
+  return float(np.max(np.abs(values - expected)))
 
 
 @pytest.mark.parametrize("name", CLOSED)
@@ -98,9 +98,9 @@ def test_a_wrong_estimator_has_another_coefficient(wrong):
   grid = ([0.3, -0.2], [0.1])
   more = {"positions": (5,), "later": (0.2, 0.1)}
   right = coefficients.coefficients(open_ctpo, *grid, **more)
-  found = coefficients.coefficients("wrong", *grid, **more)
+  values = coefficients.coefficients("wrong", *grid, **more)
   np.testing.assert_allclose(right[0, 0, :, 0], np.exp([0.3, -0.2]), rtol=1e-12)
-  assert np.min(np.abs(found - right)) > 0.1
+  assert np.min(np.abs(values - right)) > 0.1
 
 
 def test_every_registered_estimator_has_a_place():

@@ -32,7 +32,7 @@ def built():
   return setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
 
 
-def own(built):
+def heldout(built):
   """The held-out problems of the run's task."""
   return evaluation_sets.make_sets(built.cfg, built.task)[0]
 
@@ -49,9 +49,9 @@ def params(built):
 ], ids=["greedy", "sampled"])
 def test_evaluation_does_not_depend_on_the_piece(run, built, params):
   cfg, _, _, sampler = built
-  whole = run(cfg, own(built), sampler, params, piece=10)
-  assert whole and all(np.isfinite(list(whole.values())))
-  assert run(cfg, own(built), sampler, params, piece=4) == whole
+  metrics = run(cfg, heldout(built), sampler, params, piece=10)
+  assert metrics and all(np.isfinite(list(metrics.values())))
+  assert run(cfg, heldout(built), sampler, params, piece=4) == metrics
 
 
 class HalfScored:
@@ -69,14 +69,14 @@ class HalfScored:
 
 
 def test_unscored_rows_are_wrong_and_left_out_beside(built, params):
-  asked = dataclasses.replace(own(built), task=HalfScored(built.task))
-  found = evaluate.sampled_metrics(asked, built.sampler, params, 1, built.cfg.evaluation, piece=10)
-  assert found == pytest.approx({"eval/avg@3": 9 / 30, "eval/avg@3_scored": 0.5,
-                                 "eval/pass@3": 0.9, "eval/pass@3_scored": 1.0})
-  found = evaluate.evaluate(asked, built.sampler, params).metrics
-  assert found["eval/accuracy"] == 3 / 10 and found["eval/accuracy_scored"] == 3 / 5
-  assert found["eval/unscored"] == 5 / 10
-  assert {name for name in found if "component" not in name} | {
+  asked = dataclasses.replace(heldout(built), task=HalfScored(built.task))
+  scores = evaluate.sampled_metrics(asked, built.sampler, params, 1, built.cfg.evaluation, piece=10)
+  assert scores == pytest.approx({"eval/avg@3": 9 / 30, "eval/avg@3_scored": 0.5,
+                                  "eval/pass@3": 0.9, "eval/pass@3_scored": 1.0})
+  scores = evaluate.evaluate(asked, built.sampler, params).metrics
+  assert scores["eval/accuracy"] == 3 / 10 and scores["eval/accuracy_scored"] == 3 / 5
+  assert scores["eval/unscored"] == 5 / 10
+  assert {name for name in scores if "component" not in name} | {
       "eval/avg@3", "eval/avg@3_scored", "eval/pass@3", "eval/pass@3_scored"
   } == set(built.cfg.evaluation.metric_names(built.cfg.task.heldout_problems))
 
@@ -87,7 +87,7 @@ SETTINGS = Settings(samples=3, temperature=1.0, batch=10, seed=5)
 
 
 def run_benchmark(built, params, settings, out, source="a"):
-  return benchmark.run([own(built)], built.sampler, params, settings, out,
+  return benchmark.run([heldout(built)], built.sampler, params, settings, out,
                        described(built.cfg) | {"source": {"workdir": source}})
 
 
@@ -174,7 +174,7 @@ def test_samples_of_other_parameters_are_refused(finished, built, params):
 
 @pytest.mark.parametrize("change", [{"answer": "x"}, {"prompt": "1+2="}, {"id": "other"}])
 def test_samples_of_other_problems_are_refused(change, finished, built, params):
-  asked = own(built)
+  asked = heldout(built)
   problems = [*asked.problems[:4], dataclasses.replace(asked.problems[4], **change),
               *asked.problems[5:]]
   asked = dataclasses.replace(asked, problems=problems)
@@ -183,11 +183,11 @@ def test_samples_of_other_problems_are_refused(change, finished, built, params):
                   described(built.cfg) | {"source": {"workdir": "a"}})
   # A line that was brought from elsewhere is refused by itself.
   path, lines = finished / "samples.jsonl", by_problem(finished)
-  benchmark._check_lines(path, lines, own(built).problems, 3)
+  benchmark._check_lines(path, lines, heldout(built).problems, 3)
   with pytest.raises(ConfigError, match=f"{next(iter(change))} of problem 4 is .* Fix: remove"):
     benchmark._check_lines(path, lines, problems, 3)
   with pytest.raises(ConfigError, match="samples of problem 0 is 3 there and 4 now"):
-    benchmark._check_lines(path, lines, own(built).problems, 4)
+    benchmark._check_lines(path, lines, heldout(built).problems, 4)
 
 
 def test_a_folder_without_digests_is_refused(finished, built, params, tmp_path):
@@ -214,10 +214,10 @@ def line(index: int, votes: str, unscored: int = 0) -> dict:
 
 
 def test_summary_by_hand():
-  found = {name: entry["value"] for name, entry in benchmark.summarize([
+  summary = {name: entry["value"] for name, entry in benchmark.summarize([
       line(0, "Aabb"), line(1, "bbAA"), line(2, "b-A?", unscored=1), line(3, "bbbb", unscored=4)
   ]).items()}
-  assert found == pytest.approx({
+  assert summary == pytest.approx({
       "avg@4": (1 / 4 + 2 / 4 + 1 / 4 + 0) / 4, "pass@1": (1 / 4 + 2 / 4 + 1 / 4 + 0) / 4,
       "pass@2": (1 / 2 + 5 / 6 + 1 / 2 + 0) / 4, "pass@4": 3 / 4,
       "maj@2": (1 + 0 + 0 + 0) / 4, "maj@4": (0 + 0 + 0 + 0) / 4,
@@ -232,10 +232,10 @@ def test_summary_by_hand():
 
 
 def test_time_outs_are_no_reason_for_a_perfect_score():
-  found = benchmark.summarize([line(0, "Abbb", unscored=3)])
-  assert found["avg@4"]["value"] == 1 / 4 and found["avg@4 (scored)"]["value"] == 1.0
-  assert found["pass@2"]["value"] == 1 / 2 and found["pass@2 (scored)"]["value"] is None
-  assert found["maj@4"]["value"] == 0.0 and found["maj@4 (scored)"]["value"] == 1.0
+  summary = benchmark.summarize([line(0, "Abbb", unscored=3)])
+  assert summary["avg@4"]["value"] == 1 / 4 and summary["avg@4 (scored)"]["value"] == 1.0
+  assert summary["pass@2"]["value"] == 1 / 2 and summary["pass@2 (scored)"]["value"] is None
+  assert summary["maj@4"]["value"] == 0.0 and summary["maj@4 (scored)"]["value"] == 1.0
   assert "avg@4 (scored)" not in benchmark.summarize([line(0, "Abbb")])
 
 
@@ -252,10 +252,10 @@ def run_folder(built, params, tmp_path_factory):
 
 def test_load_run(run_folder, built, params):
   one = jax.devices()[:1]
-  loaded, found = benchmark.load_run(run_folder, devices=one)
+  loaded, weights = benchmark.load_run(run_folder, devices=one)
   # Metrics go nowhere while a run is only read.
   assert loaded.cfg == dataclasses.replace(built.cfg, writer=WriterConfig("none"))
-  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(params), strict=True):
+  for a, b in zip(jax.tree.leaves(weights), jax.tree.leaves(params), strict=True):
     np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
   other = tiny.get_config()
   other.task.num_terms = 3
@@ -271,8 +271,8 @@ def test_load_directory(built, params, finished, tmp_path):
   save_pretrained(tmp_path / "hf", built.learner.model, params, tokenizer=built.task.tokenizer)
   config = tiny.get_config()
   config.task.heldout_problems = 10
-  loaded, found = benchmark.load_directory(tmp_path / "hf", from_dict(config), jax.devices()[:1])
-  run_benchmark(loaded, found, SETTINGS, tmp_path / "out", "hf")
+  loaded, weights = benchmark.load_directory(tmp_path / "hf", from_dict(config), jax.devices()[:1])
+  run_benchmark(loaded, weights, SETTINGS, tmp_path / "out", "hf")
   assert by_problem(tmp_path / "out") == by_problem(finished)
 
 

@@ -43,8 +43,8 @@ def test_a_digest_of_names_and_shapes_would_miss_them():
 def test_problems():
   task = types.SimpleNamespace(render=lambda problem: [len(problem.prompt)])
   problems = [Problem("1+1", "2", id="a"), Problem("1+2", "3", id="b")]
-  found = fingerprints.problems_digest(task, problems)
-  assert found == fingerprints.problems_digest(task, list(problems))
+  digest = fingerprints.problems_digest(task, problems)
+  assert digest == fingerprints.problems_digest(task, list(problems))
   other = types.SimpleNamespace(render=lambda problem: [0, len(problem.prompt)])
   changes = [fingerprints.problems_digest(other, problems),
              fingerprints.problems_digest(task, problems[:1]),
@@ -52,4 +52,4 @@ def test_problems():
   edited = [dataclasses.replace(problems[1], **x)
             for x in ({"answer": "4"}, {"prompt": "1+3"}, {"id": "c"})]
   changes += [fingerprints.problems_digest(task, [problems[0], problem]) for problem in edited]
-  assert len({found, *changes}) == len(changes) + 1
+  assert len({digest, *changes}) == len(changes) + 1

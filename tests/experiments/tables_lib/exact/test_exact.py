@@ -148,8 +148,8 @@ def test_on_policy_every_estimator_expects_reinforce(case, mean_gradient, target
   """But for those that declare another coefficient there; `clip_cov` finds no covariance in a
   batch of one row.
   """
-  found = distance(mean_gradient(EstimatorConfig(name)), targets["grad J"])[0].max()
-  assert found < TOLERANCE if name != "delight" else found > 0.1
+  gap = distance(mean_gradient(EstimatorConfig(name)), targets["grad J"])[0].max()
+  assert gap < TOLERANCE if name != "delight" else gap > 0.1
 
 
 def test_on_policy_check_rejects_a_wrong_weight(mean_gradient, targets):

@@ -78,13 +78,13 @@ def same(one, other) -> bool:
 
 
 def test_three_processes_take_the_groups_of_one(monkeypatch):
-  found = taken(monkeypatch, 3)
-  assert [len(batch.problems) for batch in found] == [1, 1, 1]
-  assert joined(found)[0] == ["1.1", "3.0", "3.1"]
-  assert same(joined(found), joined(taken(monkeypatch, 1)))
-  assert len({batch.cursor for batch in found}) == 1
+  batches = taken(monkeypatch, 3)
+  assert [len(batch.problems) for batch in batches] == [1, 1, 1]
+  assert joined(batches)[0] == ["1.1", "3.0", "3.1"]
+  assert same(joined(batches), joined(taken(monkeypatch, 1)))
+  assert len({batch.cursor for batch in batches}) == 1
   for name in ("kept_groups", "tokens"):
-    assert len({batch.metrics[f"dynamic_sampling/{name}"] for batch in found}) == 1
+    assert len({batch.metrics[f"dynamic_sampling/{name}"] for batch in batches}) == 1
 
 
 def test_a_group_that_stays_where_it_was_sampled_is_told(monkeypatch):

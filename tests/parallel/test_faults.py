@@ -33,7 +33,7 @@ def until(run: group.Group, workdir: Path, count: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def full_run(tmp_path_factory):
   workdir = tmp_path_factory.mktemp("whole") / "run"
   group.train(2, 4, workdir, "plain", *EACH).succeed()
   return workdir
@@ -42,7 +42,7 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("seed", [
     pytest.param(seed, marks=pytest.mark.processes if seed else pytest.mark.slow)
     for seed in range(KILLS)])
-def test_a_killed_process_ends_all_and_the_restart_goes_on_exactly(seed, whole, tmp_path):
+def test_a_killed_process_ends_all_and_the_restart_goes_on_exactly(seed, full_run, tmp_path):
   chance, victim = random.Random(seed), seed % 2
   run = group.train(2, 4, tmp_path / "run", "plain", *EACH,
                     environment=command.hold(small_runs.ITERATIONS))
@@ -54,8 +54,8 @@ def test_a_killed_process_ends_all_and_the_restart_goes_on_exactly(seed, whole, 
   assert statuses[1 - victim] not in (0, None)
   assert f"error: process {victim} of 2" in run.text(1 - victim), run.text(1 - victim)
   group.train(2, 4, tmp_path / "run", "plain", *EACH).succeed()
-  assert command.timeless(tmp_path / "run") == command.timeless(whole)
-  assert command.rollout_contents(tmp_path / "run") == command.rollout_contents(whole)
+  assert command.timeless(tmp_path / "run") == command.timeless(full_run)
+  assert command.rollout_contents(tmp_path / "run") == command.rollout_contents(full_run)
 
 
 @pytest.fixture(scope="module")
@@ -88,21 +88,21 @@ def test_sigterm_saves_first_in_all_processes(stopped):
     pytest.param(1, 1, marks=pytest.mark.slow),
     *(pytest.param(*place, marks=pytest.mark.processes)
       for place in ((1, 2), (1, 4), (1, 8), (4, 2)))])
-def test_other_processes_and_devices_go_on(count, devices, stopped, whole, tmp_path):
+def test_other_processes_and_devices_go_on(count, devices, stopped, full_run, tmp_path):
   workdir = shutil.copytree(stopped[0], tmp_path / "run")
   group.train(count, devices, workdir, "plain", "checkpoint.every=5",
               "evaluation.every=5").succeed()
-  found, wanted = (read_run(folder).series("loss/total")[1] for folder in (workdir, whole))
-  np.testing.assert_allclose(found, wanted, atol=1e-6)
+  losses, wanted = (read_run(folder).series("loss/total")[1] for folder in (workdir, full_run))
+  np.testing.assert_allclose(losses, wanted, atol=1e-6)
   ids = [[row["row_id"] for row in read_run(folder).rollouts(small_runs.ITERATIONS)]
-         for folder in (workdir, whole)]
+         for folder in (workdir, full_run)]
   assert ids[0] == ids[1] and len(set(ids[0])) == len(ids[0])
 
 
 @pytest.mark.slow
-def test_two_processes_export_what_one_does(whole, tmp_path):
+def test_two_processes_export_what_one_does(full_run, tmp_path):
   for count, devices in ((1, 1), (2, 4)):
-    group.Group(count, devices, f"--workdir={whole}", f"--out={tmp_path / str(count)}",
+    group.Group(count, devices, f"--workdir={full_run}", f"--out={tmp_path / str(count)}",
                 script="export").succeed()
   one, two = (hf.load_pretrained(tmp_path / str(count))[1] for count in (1, 2))
   jax.tree.map(np.testing.assert_array_equal, one, two)

@@ -37,9 +37,9 @@ def test_each_process_begins_its_own_rows(monkeypatch):
 def rows_of(workdir: Path) -> dict[int, dict]:
   run = read_run(workdir)
   rows = [row for number in run.rollout_iterations() for row in run.rollouts(number)]
-  found = {row["row_id"]: row for row in rows}
-  assert len(found) == len(rows) == small_runs.ITERATIONS * ROWS, "a row was trained on twice"
-  return found
+  by_id = {row["row_id"]: row for row in rows}
+  assert len(by_id) == len(rows) == small_runs.ITERATIONS * ROWS, "a row was trained on twice"
+  return by_id
 
 
 @pytest.mark.processes

@@ -26,16 +26,16 @@ def files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(files, tmp_path_factory):
   """Makes the run of a kind in one process of eight devices, once."""
-  made = {}
+  folders = {}
 
   def run(kind: str) -> RunFolder:
-    if kind not in made:
+    if kind not in folders:
       workdir = tmp_path_factory.mktemp("alone") / kind
       # One process overlaps only with devices of its own, which changes no result.
       group.train(1, 8, workdir, kind, *overrides(kind, files),
                   "updates.overlap=False").succeed()
-      made[kind] = read_run(workdir)
-    return made[kind]
+      folders[kind] = read_run(workdir)
+    return folders[kind]
 
   return run
 
@@ -52,19 +52,19 @@ def losses(run: RunFolder) -> np.ndarray:
 
 def differences(run: RunFolder, other: RunFolder) -> list[str]:
   """What two runs do not share: names of metrics, numbers, rows."""
-  found = []
+  parts = []
   if len(run.metrics) != len(other.metrics):
     return ["lines of metrics"]
   for mine, theirs in zip(run.metrics, other.metrics, strict=True):
     names = {name for name in mine.keys() | theirs.keys() if not name.startswith("time/")}
-    found += sorted(name for name in names if (name in mine) != (name in theirs))
+    parts += sorted(name for name in names if (name in mine) != (name in theirs))
   if np.abs(losses(run) - losses(other)).max() > LIMIT:
-    found.append("losses")
+    parts.append("losses")
   for iteration in other.rollout_iterations():
     ids, theirs = ([row["row_id"] for row in one.rollouts(iteration)] for one in (run, other))
     if ids != theirs or len(set(ids)) != len(ids):
-      found.append(f"row ids of iteration {iteration}")
-  return found
+      parts.append(f"row ids of iteration {iteration}")
+  return parts
 
 
 SLOW = {(2, 4): ("tools",), (4, 2): ()}  # the others: on request
@@ -76,11 +76,11 @@ SLOW = {(2, 4): ("tools",), (4, 2): ()}  # the others: on request
     for place in SLOW for kind in small_runs.KINDS])
 def test_processes_compute_what_one_computes(kind, count, devices, alone, files, tmp_path):
   group.train(count, devices, tmp_path, kind, *overrides(kind, files)).succeed()
-  found = read_run(tmp_path)
-  assert found.rollout_iterations() == list(range(1, small_runs.ITERATIONS + 1))
+  run = read_run(tmp_path)
+  assert run.rollout_iterations() == list(range(1, small_runs.ITERATIONS + 1))
   assert len(list((tmp_path / "rollouts").glob("*.jsonl"))) == count * small_runs.ITERATIONS
-  assert differences(found, alone(kind)) == []
-  assert np.ptp(losses(found)[0]) > 100 * LIMIT, "the losses hardly differ from each other"
+  assert differences(run, alone(kind)) == []
+  assert np.ptp(losses(run)[0]) > 100 * LIMIT, "the losses hardly differ from each other"
 
 
 @pytest.mark.slow

@@ -177,15 +177,15 @@ def test_the_comparison_rejects(name, monkeypatch):
 def test_row_limits():
   """A row samples what it would without the limit, and is truncated there unless it stopped."""
   limit = np.random.default_rng(1).integers(1, NEW + 1, 32)
-  got, whole = run(max_new=limit)[0], reference()
-  new = whole.length - whole.prompt_length
+  got, plain = run(max_new=limit)[0], reference()
+  new = plain.length - plain.prompt_length
   np.testing.assert_array_equal(got.length - got.prompt_length, np.minimum(new, limit))
-  np.testing.assert_array_equal(got.truncated, whole.truncated | (new > limit))
-  np.testing.assert_array_equal(got.tokens[got.mask], whole.tokens[got.mask])
-  np.testing.assert_allclose(got.behavior_log_probs[got.mask], whole.behavior_log_probs[got.mask],
+  np.testing.assert_array_equal(got.truncated, plain.truncated | (new > limit))
+  np.testing.assert_array_equal(got.tokens[got.mask], plain.tokens[got.mask])
+  np.testing.assert_allclose(got.behavior_log_probs[got.mask], plain.behavior_log_probs[got.mask],
                              rtol=0, atol=1e-5)
   assert np.any(new < limit) and np.any(new > limit)
-  assert np.all(got.tokens[~got.mask & whole.mask] == 0)
+  assert np.all(got.tokens[~got.mask & plain.mask] == 0)
 
 
 @pytest.mark.slow
@@ -199,8 +199,8 @@ def test_waste_is_small_where_many_rows_wait():
   assert stats.useful_steps == limit.sum() and stats.slot_steps > stats.useful_steps
   assert stats.waste <= 0.10
   assert ragged(refill=False, compact=0)[1].waste > 0.30
-  whole = stats.slot_steps * 64 * (WIDTH + 40)
-  assert stats.cache_bytes_read < whole, "attention reads no further than the longest row"
+  full_reads = stats.slot_steps * 64 * (WIDTH + 40)
+  assert stats.cache_bytes_read < full_reads, "attention reads no further than the longest row"
 
 
 @pytest.mark.parametrize(("slots", "compact", "rows", "shards", "expected"), [
@@ -318,12 +318,12 @@ def test_shapes_are_known_before():
   assert jax.tree.map(kind, declared) == jax.tree.map(kind, got)
 
 
-@pytest.mark.parametrize(("options", "said"), [
+@pytest.mark.parametrize(("options", "message"), [
     ({"slots": 0}, "slots = 0"), ({"group_size": 5}, "group_size = 5"),
     ({"max_new": np.full(32, NEW + 1)}, "max_new"), ({"max_new": np.ones(3, int)}, r"\(3,\)"),
     ({"compact": -1}, "compact = -1"), ({"quota": -1}, "quota = -1")])
-def test_bad_input(options, said):
-  with pytest.raises(ConfigError, match=said):
+def test_bad_input(options, message):
+  with pytest.raises(ConfigError, match=message):
     run(**options)
 
 

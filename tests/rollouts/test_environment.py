@@ -43,9 +43,9 @@ def subword_tokenizer():
   tokenizer = Tokenizer(models.BPE(vocabulary, merges=MERGES))
   tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
   tokenizer.decoder = decoders.ByteLevel()
-  made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
-  made.add_tokens([AddedToken(name, special=name.startswith("<|")) for name in NAMES])
-  return made
+  codec = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
+  codec.add_tokens([AddedToken(name, special=name.startswith("<|")) for name in NAMES])
+  return codec
 
 
 class Scripted:
@@ -241,9 +241,9 @@ def test_a_longer_text_has_the_same_first_call(protocol):
       "so ```json\n{}\n```\n```py\n[1]\n``` "
       "```\n2\n```<tool_call>{}</tool_call>[2]\n```python\n3\n```"
       "<tool_call>1</tool_call>")
-  found = [protocol.find(text[:n]) for n in range(len(text) + 1)]
-  first = next(call for call in found if call)
-  assert found == [first if n >= first.end else None for n in range(len(text) + 1)]
+  calls = [protocol.find(text[:n]) for n in range(len(text) + 1)]
+  first = next(call for call in calls if call)
+  assert calls == [first if n >= first.end else None for n in range(len(text) + 1)]
 
 
 def test_ids_without_a_text_hide_no_end():
@@ -253,13 +253,13 @@ def test_ids_without_a_text_hide_no_end():
   ids = ids_of("abab") + [i for c in "STOP" for i in [*ids_of(c), *nothing]]
   kept = len(ids) - len(nothing)
 
-  def found(stop):
+  def ends(stop):
     return [stop.turn_end(ids, seen) for seen in range(kept)]
 
-  assert found(stop) == [kept] * kept
+  assert ends(stop) == [kept] * kept
   # Wrong: a look back over so many ids, whatever they stand for.
   stop._back = lambda ids, seen: max(0, seen - stop._overlap)
-  assert found(stop) != [kept] * kept
+  assert ends(stop) != [kept] * kept
 
 
 def test_stop_strings():
@@ -305,11 +305,11 @@ def test_output_is_cut_in_the_same_way_each_time():
   assert [len(ids) <= n for ids, n in zip(outputs, (2000, 700, 200, 90, 90), strict=True)
          ] == [True] * 5
   assert [len(ids) > 0.8 * n for ids, n in zip(outputs[2:4], (200, 90), strict=True)] == [True] * 2
-  whole = TOKENIZER.decode(outputs[0])
-  body = whole.removeprefix("\nCode execution result: ").removesuffix("\nValueError: no\n")
+  full = TOKENIZER.decode(outputs[0])
+  body = full.removeprefix("\nCode execution result: ").removesuffix("\nValueError: no\n")
   assert body == lines.output[:256] + "\n[... output cut ...]\n" + lines.output.removesuffix(
       "\nValueError: no")[-256:]
-  assert whole == render(Fence(), lines)
+  assert full == render(Fence(), lines)
   for ids in outputs:
     text = TOKENIZER.decode(ids)
     assert text.startswith("\nCode execution result: line 0") and text.endswith(

@@ -46,9 +46,9 @@ def params_of(model):
 def quantized(quantization, model=MODEL, params=None, **options):
   """(network without scanned layers, its parameters), as a run samples with them."""
   params = params_of(model) if params is None else params
-  found, params = numerics.rollout_numerics(
+  network, params = numerics.rollout_numerics(
       model, params, RolloutConfig(quantization=quantization, **options))
-  return hand_over.decode_model(found), hand_over.make(found, None)(params)
+  return hand_over.decode_model(network), hand_over.make(network, None)(params)
 
 
 def logits(model, params):
@@ -67,10 +67,10 @@ def check_values(stored):
     contracted, produced = MATRICES[name]
     matrix = np.asarray(jax.random.normal(jax.random.key(1), shape))
     matrix = matrix * np.logspace(-3, 0, shape[-1], dtype=np.float32)
-    found = stored(jnp.asarray(matrix), contracted, produced)
-    assert found["values"].dtype == jnp.int8 and found["values"].shape == shape
-    assert found["scale"].dtype == jnp.float32 and found["scale"].shape == shape[contracted:]
-    np.testing.assert_allclose(found["values"] * found["scale"],
+    entry = stored(jnp.asarray(matrix), contracted, produced)
+    assert entry["values"].dtype == jnp.int8 and entry["values"].shape == shape
+    assert entry["scale"].dtype == jnp.float32 and entry["scale"].shape == shape[contracted:]
+    np.testing.assert_allclose(entry["values"] * entry["scale"],
                                numerics.round_int8(jnp.asarray(matrix), contracted, produced),
                                rtol=1e-6)
 
@@ -103,15 +103,15 @@ def test_the_check_of_values_rejects(wrong):
 def test_a_matrix_takes_one_byte_per_entry_and_its_scales(model, quantization):
   _, params = quantized(quantization, model)
   plain = flatten_dict(hand_over.for_decoding(params_of(model), model)[1])
-  found = flatten_dict(params)
+  leaves = flatten_dict(params)
   for path, x in plain.items():
     if path[0] == "blocks" and path[-1] in MATRICES:
-      values, scale = found.pop((*path, "values")), found.pop((*path, "scale"))
+      values, scale = leaves.pop((*path, "values")), leaves.pop((*path, "scale"))
       assert values.nbytes == x.size
       assert scale.nbytes == 4 * np.prod(x.shape[MATRICES[path[-1]][0]:])
     else:
-      np.testing.assert_array_equal(found.pop(path), x)
-  assert not found
+      np.testing.assert_array_equal(leaves.pop(path), x)
+  assert not leaves
 
 
 @held
@@ -141,10 +141,10 @@ def test_experts_are_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [MODEL, STACKED], ids=["blocks", "stacked"])
 def test_weights_held_as_int8_give_the_logits_of_rounded_ones(model):
-  rounded, found = (logits(*quantized(name, model)) for name in ("int8", "int8_weights"))
+  rounded, outputs = (logits(*quantized(name, model)) for name in ("int8", "int8_weights"))
   plain = logits(*quantized("none", model))
-  np.testing.assert_allclose(found, rounded, atol=2e-5)  # of logits of up to 5, in f32
-  assert np.abs(found - plain).max() > 1e-2
+  np.testing.assert_allclose(outputs, rounded, atol=2e-5)  # of logits of up to 5, in f32
+  assert np.abs(outputs - plain).max() > 1e-2
 
 
 def check_integer_product(product):
@@ -158,8 +158,8 @@ def check_integer_product(product):
   tokens = np.round(x / step).astype(np.int8)
   sums = tokens.astype(np.int32) @ values.astype(np.int32)
   expected = sums * step * scale
-  found = np.asarray(product(jnp.asarray(x), jnp.asarray(values), jnp.asarray(scale)))
-  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  products = np.asarray(product(jnp.asarray(x), jnp.asarray(values), jnp.asarray(scale)))
+  np.testing.assert_allclose(products, expected, rtol=1e-6)
 
 
 def test_integer_products_are_those_of_numpy():
@@ -193,11 +193,11 @@ def test_the_behavior_is_that_of_the_quantized_network(quantization):
   model, params = quantized(quantization)
   rollout = generation(model)(params, prompts(), KEY, SAMPLING)
   probabilities = jax.jit(functools.partial(score, cfg=StepConfig()), static_argnames="model")
-  own = probabilities(params, rollout, SAMPLING, model=model).log_probs
+  log_probs = probabilities(params, rollout, SAMPLING, model=model).log_probs
   # A rounding of 1e-7 may move an activation by a whole step of int8.
   atol = 1e-5 if quantization == "int8_weights" else 5e-2
   mask, behavior = np.asarray(rollout.mask), rollout.behavior_log_probs
-  gap = np.abs(own - behavior)[mask]
+  gap = np.abs(log_probs - behavior)[mask]
   trainers = probabilities(params_of(MODEL), rollout, SAMPLING, model=MODEL).log_probs
   assert gap.max() < atol
   assert np.abs(trainers - behavior)[mask].mean() > 3 * gap.mean()
@@ -238,10 +238,10 @@ def on_devices(quantization, axes):
 
 @slowly_held
 def test_sampled_rows_are_those_of_one_device(quantization):
-  copy, found = on_devices(quantization, MeshConfig(1, 4, 2))
+  copy, rollout = on_devices(quantization, MeshConfig(1, 4, 2))
   _, expected = on_devices(quantization, None)
   query = copy["blocks"][0]["attention"]["query"]
   assert query["values"].sharding.shard_shape(query["values"].shape) == (16, 2, 8)
   assert query["scale"].sharding.shard_shape(query["scale"].shape) == (2, 8)
-  np.testing.assert_array_equal(found.tokens, expected.tokens)
-  np.testing.assert_allclose(found.behavior_log_probs, expected.behavior_log_probs, atol=5e-5)
+  np.testing.assert_array_equal(rollout.tokens, expected.tokens)
+  np.testing.assert_allclose(rollout.behavior_log_probs, expected.behavior_log_probs, atol=5e-5)

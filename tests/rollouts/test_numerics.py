@@ -49,10 +49,10 @@ def check_rounding(rounded):
     matrix[..., 1] = 0
     axes = tuple(range(len(shape) - contracted - produced, len(shape) - produced))
     scale = np.abs(matrix).max(axes, keepdims=True) / 127.5
-    found = np.asarray(rounded(jnp.asarray(matrix), contracted, produced))
-    assert np.all(np.abs(found - matrix) <= 0.5001 * scale)
-    assert np.abs(found - matrix).max() > 0.3 * scale.max()  # something was rounded
-    levels = found / np.where(scale == 0, 1, scale)
+    values = np.asarray(rounded(jnp.asarray(matrix), contracted, produced))
+    assert np.all(np.abs(values - matrix) <= 0.5001 * scale)
+    assert np.abs(values - matrix).max() > 0.3 * scale.max()  # something was rounded
+    levels = values / np.where(scale == 0, 1, scale)
     np.testing.assert_allclose(levels, np.round(levels), atol=1e-4)
     assert -128 <= np.round(levels).min() and np.round(levels).max() == 127
 
@@ -114,9 +114,9 @@ def test_scanned_and_expert_matrices_have_scales_of_their_own():
   experts = variant(num_experts=3, expert_width=12)
   params = experts.init(jax.random.key(0))
   gate = params["blocks"][0]["mlp"]["gate"]
-  found = rounded(experts, params)["blocks"][0]["mlp"]["gate"]
+  matrices = rounded(experts, params)["blocks"][0]["mlp"]["gate"]
   for expert in range(3):
-    np.testing.assert_array_equal(found[expert], numerics.round_int8(gate[expert], 1, 1))
+    np.testing.assert_array_equal(matrices[expert], numerics.round_int8(gate[expert], 1, 1))
 
 
 def test_adapters_are_merged_before_the_rounding():
@@ -124,7 +124,7 @@ def test_adapters_are_merged_before_the_rounding():
   trained, frozen = trainable.split(PARAMS, cfg, jax.random.key(3))
   trained = jax.tree.map(lambda x: x + 0.1, trained)
   merged = trainable.merge(trained, frozen, cfg)
-  found = numerics.rollout_numerics(MODEL, merged, INT8)[1]["blocks"][1]["mlp"]["up"]
+  matrix = numerics.rollout_numerics(MODEL, merged, INT8)[1]["blocks"][1]["mlp"]["up"]
   adapter, base = trained["lora"]["blocks"][1]["mlp"]["up"], PARAMS["blocks"][1]["mlp"]["up"]
   delta = cfg.lora_alpha / cfg.lora_rank * adapter["a"] @ adapter["b"]
   scale = np.abs(base + delta).max(0) / 127.5
@@ -132,7 +132,7 @@ def test_adapters_are_merged_before_the_rounding():
   def off_level(x):
     return np.abs(x / scale - np.round(x / scale)).max()
 
-  assert np.all(np.abs(found - (base + delta)) <= 0.501 * scale) and off_level(found) < 1e-3
+  assert np.all(np.abs(matrix - (base + delta)) <= 0.501 * scale) and off_level(matrix) < 1e-3
   # the adapter beside a rounded base
   assert off_level(numerics.round_int8(base, 1, 1) + delta) > 0.1
 
@@ -167,16 +167,17 @@ def test_a_missing_library_is_named(monkeypatch):
 # --- attention over a cache in another dtype
 
 
-@pytest.mark.parametrize("own, cached", [(jnp.float32, jnp.bfloat16), (jnp.bfloat16, jnp.float32)])
-def test_attention_multiplies_in_the_wider_dtype(own, cached):
+@pytest.mark.parametrize("dtype, cached", [
+    (jnp.float32, jnp.bfloat16), (jnp.bfloat16, jnp.float32)])
+def test_attention_multiplies_in_the_wider_dtype(dtype, cached):
   make = lambda i, shape: jax.random.normal(jax.random.key(i), shape)
-  queries, visible = make(0, (2, 3, 4, 8)).astype(own), jnp.ones((2, 3, 5), bool)
+  queries, visible = make(0, (2, 3, 4, 8)).astype(dtype), jnp.ones((2, 3, 5), bool)
   keys, values = make(1, (2, 2, 8, 5)).astype(cached), make(2, (2, 2, 5, 8)).astype(cached)
-  found = attend(queries, keys, values, visible)
+  outputs = attend(queries, keys, values, visible)
   full = attend(*(x.astype(jnp.float32) for x in (queries, keys, values)), visible)
-  assert found.dtype == own
-  np.testing.assert_allclose(found.astype(jnp.float32), full,
-                             atol=1e-6 if own == jnp.float32 else 2e-2)
+  assert outputs.dtype == dtype
+  np.testing.assert_allclose(outputs.astype(jnp.float32), full,
+                             atol=1e-6 if dtype == jnp.float32 else 2e-2)
   narrow = attend(queries.astype(jnp.bfloat16), keys.astype(jnp.bfloat16),
                   values.astype(jnp.bfloat16), visible)
   assert np.abs(narrow - full).max() > 1e-3
@@ -194,9 +195,9 @@ def test_attention_over_int8_is_that_over_what_it_stands_for():
   keys, values = kv_cache.held(full[0], jnp.int8, 2), kv_cache.held(full[1], jnp.int8, 3)
   for x, wide in zip((keys, values), full, strict=True):
     assert np.abs(multiplied_out(x) - wide).max() <= 0.501 * x.scale.max()
-  found = attend(queries, keys, values, visible)
+  outputs = attend(queries, keys, values, visible)
   expected = attend(queries, multiplied_out(keys), multiplied_out(values), visible)
-  np.testing.assert_allclose(found, expected, atol=1e-6)
+  np.testing.assert_allclose(outputs, expected, atol=1e-6)
   assert np.abs(expected - attend(queries, *full, visible)).max() > 1e-3
   for axis in (1, 3):
     wrong = keys.replace(scale=jnp.roll(keys.scale, 1, axis))
@@ -242,17 +243,17 @@ def sampled(cfg: RolloutConfig, model=MODEL, params=PARAMS):
 def gap(rollout, model=MODEL, params=PARAMS) -> dict[str, float]:
   """The meter, with the parameters and the numerics of the trainer."""
   log_probs = scorer(model)(params, rollout, SAMPLING).log_probs
-  found = mismatch_metrics(log_probs, jnp.asarray(rollout.behavior_log_probs),
-                           jnp.asarray(rollout.mask))
-  return summarize(jax.device_get(found))
+  metrics = mismatch_metrics(log_probs, jnp.asarray(rollout.behavior_log_probs),
+                             jnp.asarray(rollout.mask))
+  return summarize(jax.device_get(metrics))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [0, 8], ids=["generate", "engine"])
 def test_equal_numerics_leave_no_gap(slots):
-  found = gap(sampled(RolloutConfig(slots=slots)))
-  assert max(abs(found["mismatch/range/min"]), found["mismatch/range/max"]) < 1e-5
-  assert found["mismatch/outside"] == 0 and found["mismatch/k3"] < 1e-9
+  numbers = gap(sampled(RolloutConfig(slots=slots)))
+  assert max(abs(numbers["mismatch/range/min"]), numbers["mismatch/range/max"]) < 1e-5
+  assert numbers["mismatch/outside"] == 0 and numbers["mismatch/k3"] < 1e-9
 
 
 GAPS = {
@@ -267,9 +268,9 @@ GAPS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("options", GAPS.values(), ids=GAPS)
 def test_other_numerics_leave_one(options):
-  found = gap(sampled(RolloutConfig(**options)))
-  assert found["mismatch/absolute"] > 1e-4
-  assert found["mismatch/k3"] > 1e-7
+  numbers = gap(sampled(RolloutConfig(**options)))
+  assert numbers["mismatch/absolute"] > 1e-4
+  assert numbers["mismatch/k3"] > 1e-7
 
 
 @pytest.mark.slow

@@ -78,8 +78,8 @@ def scorer(pieces=1, model=MODEL):
 
 def gaps(rollout, weights=None):
   """|log-prob of the trainer - of the sampler| of each sampled token."""
-  found = scorer()(params() if weights is None else weights, rollout, Sampling.of(1.0)).log_probs
-  return np.abs(np.asarray(found - rollout.behavior_log_probs)[np.asarray(rollout.mask)])
+  scores = scorer()(params() if weights is None else weights, rollout, Sampling.of(1.0)).log_probs
+  return np.abs(np.asarray(scores - rollout.behavior_log_probs)[np.asarray(rollout.mask)])
 
 
 def shifted(rollout):
@@ -95,9 +95,9 @@ def test_the_sampler_records_what_its_network_chose():
   assert (routing[fed] >= 0).all() and (routing[~fed] == -1).all()
   positions = jnp.broadcast_to(jnp.arange(WIDTH + NEW), rollout.tokens.shape)
   segments = (positions < length[:, None]).astype(jnp.int32)
-  own = jax.jit(MODEL.hidden_and_routing)(params(), rollout.tokens, positions, segments)[2]
-  own = np.moveaxis(np.asarray(own), 0, 2)
-  same = (np.sort(own, -1) == np.sort(routing, -1)).all((-1, -2))[fed]
+  experts = jax.jit(MODEL.hidden_and_routing)(params(), rollout.tokens, positions, segments)[2]
+  experts = np.moveaxis(np.asarray(experts), 0, 2)
+  same = (np.sort(experts, -1) == np.sort(routing, -1)).all((-1, -2))[fed]
   assert same.mean() > 0.999, OWN
   assert gaps(rollout).max() < 1e-4
   assert gaps(shifted(rollout)).max() > 0.1, "a wrong recording changes nothing"
@@ -139,12 +139,12 @@ def test_replayed_experts_have_the_weights_of_the_router():
   routing = np.array([rng.permutation(8)[:2] for _ in x])
   out, likely = moe(jnp.asarray(x)[None], unconstrained, jnp.asarray(routing)[None])
   np.testing.assert_allclose(out[0], by_loop(mlp, x, routing), rtol=1e-5, atol=1e-5)
-  own = moe(jnp.asarray(x)[None], unconstrained)
+  plain = moe(jnp.asarray(x)[None], unconstrained)
   none = moe(jnp.asarray(x)[None], unconstrained, jnp.full((1, 6, 2), -1))
-  np.testing.assert_array_equal(own[0], none[0])
-  np.testing.assert_array_equal(likely, own[1])
+  np.testing.assert_array_equal(plain[0], none[0])
+  np.testing.assert_array_equal(likely, plain[1])
   assert not np.array_equal(likely[0], routing)
-  assert np.abs(own[0] - out).max() > 1e-2
+  assert np.abs(plain[0] - out).max() > 1e-2
 
   @jax.jit
   def total(router):

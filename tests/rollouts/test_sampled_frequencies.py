@@ -102,11 +102,11 @@ def before_renormalising(name, p):
 def top_p_before_top_k(name, p):
   """Wrong: the nucleus of the whole distribution, then its top k."""
   temperature, rules = CASES[name]
-  whole = stated(temperature, {})
-  order = np.argsort(-whole)
-  needed = np.cumsum(whole[order]) - whole[order] < rules["top_p"]
-  kept = [t for t in order[needed][:rules["top_k"]] if whole[t] >= rules["min_p"] * whole.max()]
-  return np.where(np.isin(np.arange(V), kept), whole, 0) / whole[kept].sum()
+  probs = stated(temperature, {})
+  order = np.argsort(-probs)
+  needed = np.cumsum(probs[order]) - probs[order] < rules["top_p"]
+  kept = [t for t in order[needed][:rules["top_k"]] if probs[t] >= rules["min_p"] * probs.max()]
+  return np.where(np.isin(np.arange(V), kept), probs, 0) / probs[kept].sum()
 
 
 WRONG = [(name, before_renormalising) for name, (_, rules) in CASES.items() if rules

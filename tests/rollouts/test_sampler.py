@@ -61,17 +61,17 @@ def gap(rollout, log_probs):
 def test_a_row_depends_on_nothing_but_itself():
   """Position in the batch, other rows, group size and window do not change a row's tokens."""
   batch = prompts(rows=32)
-  whole = sampler()(PARAMS, batch, KEY, at(1.0))
+  expected = sampler()(PARAMS, batch, KEY, at(1.0))
   order = np.random.default_rng(0).permutation(8)
   rows = (4 * order[:, None] + np.arange(4)).reshape(-1)
   for part in (rows, np.arange(8, 24)):
-    found = sampler()(PARAMS, jax.tree.map(lambda x, part=part: x[part], batch), KEY, at(1.0))
-    np.testing.assert_array_equal(found.tokens, whole.tokens[part])
+    rollout = sampler()(PARAMS, jax.tree.map(lambda x, part=part: x[part], batch), KEY, at(1.0))
+    np.testing.assert_array_equal(rollout.tokens, expected.tokens[part])
   for options in ({"group_size": 1}, {"window": 9}):
-    found = sampler(**options)(PARAMS, batch, KEY, at(1.0))
-    np.testing.assert_array_equal(found.tokens, whole.tokens)
+    rollout = sampler(**options)(PARAMS, batch, KEY, at(1.0))
+    np.testing.assert_array_equal(rollout.tokens, expected.tokens)
   other = sampler()(PARAMS, batch.replace(row_id=batch.row_id + 100), KEY, at(1.0))
-  assert np.any(other.tokens != whole.tokens), "the row id seeds the noise"
+  assert np.any(other.tokens != expected.tokens), "the row id seeds the noise"
 
 
 @pytest.mark.slow

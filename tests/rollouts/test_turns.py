@@ -100,7 +100,7 @@ class Row:
 
 
 @jax.jit
-def whole(tokens, length, keys):
+def full_pass(tokens, length, keys):
   """(token, log-probability) after the first `length` tokens, by one pass over all of them."""
   at = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   hidden, _ = MODEL.hidden(PARAMS, tokens, at, (at < length[:, None]).astype(jnp.int32))
@@ -140,7 +140,7 @@ def reference(max_turns=3, max_turn_tokens=14) -> tuple[Row, ...]:
     tokens = np.zeros((ROWS, WIDTH + NEW), np.int32)
     for line, prompt, p, row in zip(tokens, host.tokens, host.prompt_length, rows, strict=True):
       line[:p + len(row.ids)] = [*prompt[:p], *row.ids]
-    sampled, log_probs = jax.device_get(whole(tokens, length, keys))
+    sampled, log_probs = jax.device_get(full_pass(tokens, length, keys))
     for row, token, log_prob in zip(rows, sampled, log_probs, strict=True):
       if row.reason < 0:
         take(row, int(token), float(log_prob), environment, max_turns, max_turn_tokens)
@@ -291,7 +291,7 @@ def test_answers_entered_after_a_number_of_chunks_repeat_bit_for_bit():
   def counts(stats):
     return dataclasses.replace(stats, tool_seconds=0)
 
-  layout, found = {"slots": 8, "refill": True, "chunk": 2}, []
+  layout, all_stats = {"slots": 8, "refill": True, "chunk": 2}, []
   for chunks in (0, 3):
     (got, stats), (other, others) = (
         run(e, LIMITS | {"tool_chunks": chunks}, **layout)
@@ -299,9 +299,9 @@ def test_answers_entered_after_a_number_of_chunks_repeat_bit_for_bit():
     jax.tree.map(np.testing.assert_array_equal, got, other)
     assert counts(stats) == counts(others)
     assert_same(got, reference())
-    found.append(stats)
+    all_stats.append(stats)
   late = run(LastOfAll(), **layout)[1]
-  assert late.chunks != found[0].chunks, "without tool_chunks the tool sets the schedule"
+  assert late.chunks != all_stats[0].chunks, "without tool_chunks the tool sets the schedule"
 
 
 @pytest.mark.slow

@@ -99,10 +99,10 @@ def test_a_backend_of_a_plugin_trains_a_run():
 
 
 def test_evaluations_and_other_runs_stay_with_the_engine():
-  own, of_toy = (setup.build(configured(**{"rollout.backend": name}), jax.devices()[:1]).sampler
-                 for name in ("default", "toy"))
-  assert own.sample.__module__.startswith("jaxrl_llm.") and of_toy.sample.__module__ == __name__
-  assert of_toy.sample_heldout.__module__ == own.sample_heldout.__module__
+  default, of_toy = (setup.build(configured(**{"rollout.backend": name}), jax.devices()[:1]).sampler
+                     for name in ("default", "toy"))
+  assert default.sample.__module__.startswith("jaxrl_llm.") and of_toy.sample.__module__ == __name__
+  assert of_toy.sample_heldout.__module__ == default.sample_heldout.__module__
 
 
 def test_the_default_follows_the_server_s_address():

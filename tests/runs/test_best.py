@@ -79,8 +79,8 @@ def folder_only(path, params):
 def test_a_run_killed_anywhere_ends_with_the_same_best(values, unfinished, tmp_path, monkeypatch):
   """It goes on from the last checkpoint, or from the one before, if that was being written."""
   monkeypatch.setattr(checkpoints, "save_params", folder_only)
-  whole = Best(*configured(patience=2), tmp_path / "whole")
-  last = run(whole, values)
+  reference = Best(*configured(patience=2), tmp_path / "whole")
+  last = run(reference, values)
   expected = iterations(tmp_path / "whole", BEST)
   for at in range(1, last + 1):
     folder = tmp_path / str(at)
@@ -89,13 +89,13 @@ def test_a_run_killed_anywhere_ends_with_the_same_best(values, unfinished, tmp_p
     checkpoint = begun[max(0, len(begun) - 1 - unfinished)]
     again = Best(*configured(patience=2), folder)
     again.resume(lines(values[:checkpoint]), checkpoint)
-    assert all(found <= checkpoint for found in iterations(folder, BEST))
+    assert all(number <= checkpoint for number in iterations(folder, BEST))
     stopped = again.stop
-    assert stopped == (whole.stop and checkpoint == last)
+    assert stopped == (reference.stop and checkpoint == last)
     assert again.iteration is None or again.iteration in iterations(folder, BEST)
     if checkpoint != last:
       assert run(again, values, begin=checkpoint + 1) == last
-    assert (again.iteration, iterations(folder, BEST)) == (whole.iteration, expected)
+    assert (again.iteration, iterations(folder, BEST)) == (reference.iteration, expected)
 
 
 def test_a_best_without_a_record_would_end_otherwise(tmp_path):

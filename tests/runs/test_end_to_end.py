@@ -153,7 +153,7 @@ def test_an_export_has_all_files_of_its_origin(commands, files):
 
 
 def test_an_exported_directory_is_evaluated_as_its_run(commands):
-  found = {}
+  outputs = {}
   for name in ("evaluation", "again"):
     metrics = json.loads((commands / name / "metrics.json").read_text())
     lines = (commands / name / "samples.jsonl").read_text().splitlines()
@@ -161,9 +161,9 @@ def test_an_exported_directory_is_evaluated_as_its_run(commands):
     assert all(len(json.loads(line)["samples"]) == 4 for line in lines)
     assert {"avg@4", "pass@1", "pass@2", "pass@4", "maj@4"} <= metrics.keys()
     assert metrics["pass@1"]["value"] <= metrics["pass@2"]["value"] <= metrics["pass@4"]["value"]
-    found[name] = metrics, lines
-  assert found["evaluation"] == found["again"]
-  assert 0 < found["again"][0]["avg@4"][
+    outputs[name] = metrics, lines
+  assert outputs["evaluation"] == outputs["again"]
+  assert 0 < outputs["again"][0]["avg@4"][
       "value"] < 1, "equal because nothing, or everything, is right"
 
 

@@ -36,20 +36,20 @@ def paths(tmp_path_factory):
           "long": sums(folder / "long.jsonl", (1, 2, 3, 12, 123, 4))}
 
 
-def config(paths, *, own=5, **keys):
+def config(paths, *, heldout=5, **keys):
   """tiny with the sets a (two samples of its own) and b (its own prompt), of equal sizes."""
-  made = tiny.get_config()
-  made.task.heldout_problems = own
-  made.evaluation.sets.update(
+  settings = tiny.get_config()
+  settings.task.heldout_problems = heldout
+  settings.evaluation.sets.update(
       a={"path": paths["a"], "verifier": "numeric", "samples": 2, "temperature": 0.5},
       b={"path": paths["b"], "verifier": "exact", "problems": 5,
          "prompt": {"style": "completion", "template": "{problem}1"}})
-  made.rollout.max_prompt_tokens = 5
+  settings.rollout.max_prompt_tokens = 5
   for key in keys:
     if key.startswith("evaluation.sets."):
-      made.evaluation.sets[key.split(".")[2]]  # enters the name
-  made.update_from_flattened_dict(keys)
-  return from_dict(made)
+      settings.evaluation.sets[key.split(".")[2]]  # enters the name
+  settings.update_from_flattened_dict(keys)
+  return from_dict(settings)
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,9 @@ def sets(built):
 
 
 def test_each_set_has_its_file_prompt_verifier_and_samples(built, sets):
-  own, a, b = sets
+  heldout, a, b = sets
   assert [one.name for one in sets] == ["", "a", "b"]
-  assert own.problems == built.task.heldout(5) and own.task is built.task
+  assert heldout.problems == built.task.heldout(5) and heldout.task is built.task
   assert [p.prompt for p in a.problems] == ["0+0=", "1+1=", "2+2=", "3+0=", "4+1="]
   assert [p.prompt for p in b.problems] == ["2+2=", "3+0=", "4+1=", "5+2=", "6+0="], "problems = 5"
   assert b.task.render(b.problems[0]) == built.task.tokenizer.encode("2+2=1")
@@ -85,16 +85,16 @@ def test_the_temperature_of_all_sets_needs_samples_of_one_only(paths):
 @pytest.mark.slow
 def test_metrics_are_named_after_the_set(built, sets):
   params = built.learner.model.init(jax.random.key(3))
-  found = {}
+  metrics = {}
   for one in sets:
-    found |= evaluate.evaluate(one, built.sampler, params).metrics
-    found |= evaluate.sampled_metrics(one, built.sampler, params, 1, built.cfg.evaluation)
-  of_verifiers = {name for name in found if name.endswith(("/costly", "/unreadable"))}
-  assert set(found) - of_verifiers == set(
+    metrics |= evaluate.evaluate(one, built.sampler, params).metrics
+    metrics |= evaluate.sampled_metrics(one, built.sampler, params, 1, built.cfg.evaluation)
+  of_verifiers = {name for name in metrics if name.endswith(("/costly", "/unreadable"))}
+  assert set(metrics) - of_verifiers == set(
       built.cfg.evaluation.metric_names(built.cfg.task.heldout_problems))
-  assert {"eval/accuracy", "eval/a/accuracy", "eval/b/accuracy_scored"} <= set(found)
-  assert "eval/a/avg@2" in found
-  assert not {"eval/avg@2", "eval/b/avg@2"} & set(found)
+  assert {"eval/accuracy", "eval/a/accuracy", "eval/b/accuracy_scored"} <= set(metrics)
+  assert "eval/a/avg@2" in metrics
+  assert not {"eval/avg@2", "eval/b/avg@2"} & set(metrics)
   assert setup.resolve(dataclasses.replace(built.cfg, checkpoint=dataclasses.replace(
       built.cfg.checkpoint, best="eval/a/avg@2")))
 
@@ -103,7 +103,7 @@ def test_metrics_are_named_after_the_set(built, sets):
 def test_a_set_alone_has_the_metrics_that_it_has_among_others(built, sets, paths):
   """What is sampled for a set depends on its name, but on no other set."""
   params = built.learner.model.init(jax.random.key(3))
-  alone = config(paths, **{"evaluation.sets.b.problems": 0, "checkpoint.best": "none"}, own=0)
+  alone = config(paths, **{"evaluation.sets.b.problems": 0, "checkpoint.best": "none"}, heldout=0)
   cfg = setup.resolve(alone)
   one, = evaluation_sets.make_sets(cfg, built.task)
   assert (evaluate.sampled_metrics(one, built.sampler, params, 1, cfg.evaluation)
@@ -159,19 +159,19 @@ def test_all_problems_of_a_task_without_an_end_are_refused():
 def test_any_number_of_rows_on_any_number_of_devices(built, paths, tmp_path):
   """Five problems, and samples of seven, by the engine on eight devices and without it on one."""
   params = built.learner.model.init(jax.random.key(3))
-  cfg = setup.resolve(config(paths, own=7, **{"rollout.slots": 12}))
+  cfg = setup.resolve(config(paths, heldout=7, **{"rollout.slots": 12}))
   many = setup.build(cfg, training=False)
   assert many.learner.mesh.size == 8 and many.cfg.rollout.slots == 16
   spread = jax.device_put(params, parallel.replicated(many.learner.mesh))
   settings = benchmark.Settings(samples=3, temperature=1.0, batch=10)
-  found = []
-  for made, tree in ((built, params), (many, spread)):
-    here = evaluation_sets.make_sets(cfg, made.task)
-    greedy = [evaluate.evaluate(one, made.sampler, tree) for one in here]
-    out = tmp_path / str(len(found))
-    benchmark.run(here, made.sampler, tree, settings, out, described(cfg) | {"source": {}})
-    found.append((here, greedy, out))
-  (here, one, first), (_, other, second) = found
+  outcomes = []
+  for parts, tree in ((built, params), (many, spread)):
+    here = evaluation_sets.make_sets(cfg, parts.task)
+    greedy = [evaluate.evaluate(one, parts.sampler, tree) for one in here]
+    out = tmp_path / str(len(outcomes))
+    benchmark.run(here, parts.sampler, tree, settings, out, described(cfg) | {"source": {}})
+    outcomes.append((here, greedy, out))
+  (here, one, first), (_, other, second) = outcomes
   for asked, x, y in zip(here, one, other, strict=True):
     np.testing.assert_array_equal(x.rollout.tokens, y.rollout.tokens)
     assert x.metrics == y.metrics and len(x.texts) == len(asked.problems)
@@ -182,8 +182,8 @@ def test_any_number_of_rows_on_any_number_of_devices(built, paths, tmp_path):
 @pytest.mark.slow
 def test_a_run_trains_without_problems_of_its_own_and_is_evaluated_again(paths, tmp_path):
   cfg = dataclasses.replace(
-      config(paths, own=0, **{"checkpoint.best": "eval/a/accuracy", "iterations": 2,
-                              "warm_start.steps": 5, "evaluation.every": 1}),
+      config(paths, heldout=0, **{"checkpoint.best": "eval/a/accuracy", "iterations": 2,
+                                  "warm_start.steps": 5, "evaluation.every": 1}),
       writer=WriterConfig("none"))
   trainer.run(cfg, tmp_path / "run", OBSERVERS)
   lines = command.metrics_lines(tmp_path / "run")
@@ -228,13 +228,13 @@ def test_what_a_set_asks_is_neither_trained_on_nor_imitated(tmp_path, caplog):
     content = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / f"{name}.jsonl").write_text(content)
   files = {name: str(tmp_path / f"{name}.jsonl") for name in ("data", "shown", "bench")}
-  made = base_config()
-  made.rollout.update(max_prompt_tokens=8, max_new_tokens=8)
-  made.task.update(name="dataset", heldout_problems=1)
-  made.task.data.update(path=files["data"], verifier="numeric")
-  made.warm_start.update(steps=1, path=files["shown"])
-  made.evaluation.sets.update(bench={"path": files["bench"], "verifier": "numeric", "problems": 3})
-  cfg = setup.resolve(from_dict(made))
+  base = base_config()
+  base.rollout.update(max_prompt_tokens=8, max_new_tokens=8)
+  base.task.update(name="dataset", heldout_problems=1)
+  base.task.data.update(path=files["data"], verifier="numeric")
+  base.warm_start.update(steps=1, path=files["shown"])
+  base.evaluation.sets.update(bench={"path": files["bench"], "verifier": "numeric", "problems": 3})
+  cfg = setup.resolve(from_dict(base))
   task = rewarded(make_task(cfg.task, 0, 2), cfg.reward)
   shown = demonstrating(cfg.warm_start, cfg.task, cfg.rollout, 0, None)
   sets = evaluation_sets.make_sets(cfg, task)

@@ -21,10 +21,10 @@ IN_FLIGHT = {"updates.in_flight": True, "updates.overlap": False, "updates.stale
 @pytest.fixture(scope="module")
 def history():
   """(built, start, what each iteration left): iterations of 2 optimizer steps."""
-  made = built(**IN_FLIGHT)
-  start = start_of(made)
-  run = first_state(made.learner, start)
-  return made, start, go_on(made, run, start, range(1, ITERATIONS + 1), None)
+  parts = built(**IN_FLIGHT)
+  start = start_of(parts)
+  run = first_state(parts.learner, start)
+  return parts, start, go_on(parts, run, start, range(1, ITERATIONS + 1), None)
 
 
 def params_of(history):
@@ -42,8 +42,8 @@ def gap(history, version_of):
   """The largest difference between recorded log-probs and those under the policies of the steps
   `version_of(rows, number)`, [B, L] or [B, 1], of the rows of an iteration; None skips it.
   """
-  made, _, left = history
-  width, model, largest = made.cfg.rollout.row_length, made.learner.model, 0.0
+  parts, _, left = history
+  width, model, largest = parts.cfg.rollout.row_length, parts.learner.model, 0.0
   stats = jax.jit(lambda params, *rows: row_stats(params, *rows, model=model).log_probs)
   for number, (_, _, rows, _) in enumerate(left, 1):
     version = version_of(rows, number)
@@ -69,8 +69,8 @@ def test_each_token_has_the_log_prob_of_the_weights_that_sampled_it(history):
     return np.where(padded(rows, "mask", width), padded(rows, "policy_steps", width), 0)
 
   def last_step(rows, number):
-    found = steps(rows, number)
-    return None if found is None else found.max(1, keepdims=True)
+    versions = steps(rows, number)
+    return None if versions is None else versions.max(1, keepdims=True)
 
   assert gap(history, steps) < 2e-5
   assert gap(history, last_step) > 1e-3, "the weights of the last token would serve for all"
@@ -78,11 +78,11 @@ def test_each_token_has_the_log_prob_of_the_weights_that_sampled_it(history):
 
 @pytest.mark.slow
 def test_completions_are_of_several_policies(history):
-  made, _, left = history
+  parts, _, left = history
   assert max(values["in_flight/versions_max"] for *_, values in left) >= 3
   for number, (tree, cursor, rows, values) in enumerate(left, 1):
-    assert cursor == number + 2 and len(rows) == made.cfg.rollout.rows
-    groups = np.array([row["group_id"] for row in rows]).reshape(-1, made.cfg.rollout.group_size)
+    assert cursor == number + 2 and len(rows) == parts.cfg.rollout.rows
+    groups = np.array([row["group_id"] for row in rows]).reshape(-1, parts.cfg.rollout.group_size)
     assert (groups == groups[:, :1]).all() and (np.diff(groups[:, 0]) > 0).all()
     assert values["in_flight/unfinished_tokens"] == tree["unfinished"]["count"].sum()
   trained = np.concatenate([[row["row_id"] for row in rows] for _, _, rows, _ in left])
@@ -93,9 +93,9 @@ def test_completions_are_of_several_policies(history):
 
 
 def test_a_restored_run_goes_on_with_them(history):
-  made, start, left = history
+  parts, start, left = history
   run = restored_state(jax.tree.map(np.array, left[1][0]), start)
-  again = go_on(made, run, start, range(3, ITERATIONS + 1), None)
+  again = go_on(parts, run, start, range(3, ITERATIONS + 1), None)
   assert_same(again, left[2:])
 
 

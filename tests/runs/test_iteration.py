@@ -25,9 +25,9 @@ def built(**overrides):
 @pytest.fixture(scope="module")
 def history():
   """(built, start, what each of 5 iterations left)."""
-  made = built()
-  start = smallest.start_of(made)
-  return made, start, go_on(made, first_state(made.learner, start), start, range(1, 6), None)
+  parts = built()
+  start = smallest.start_of(parts)
+  return parts, start, go_on(parts, first_state(parts.learner, start), start, range(1, 6), None)
 
 
 def test_rollouts_come_from_the_parameters_of_an_iteration_before(history):
@@ -48,31 +48,31 @@ def test_the_cursor_runs_ahead_of_the_iterations(history):
 
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_restored_run_goes_on_bit_for_bit(history, at, tmp_path):
-  made, start, left = history
-  found = _through_a_checkpoint(made, left[at - 1][0], at, tmp_path / "right")
-  again = go_on(made, restored_state(found, start), start, range(at + 1, 6), None)
+  parts, start, left = history
+  tree = _through_a_checkpoint(parts, left[at - 1][0], at, tmp_path / "right")
+  again = go_on(parts, restored_state(tree, start), start, range(at + 1, 6), None)
   assert_same(again, left[at:])
-  found = _through_a_checkpoint(made, left[at - 1][0], at, tmp_path / "wrong")
-  forgetful = restored_state({**found, "cursor": np.int32(1)}, start)
+  tree = _through_a_checkpoint(parts, left[at - 1][0], at, tmp_path / "wrong")
+  forgetful = restored_state({**tree, "cursor": np.int32(1)}, start)
   with pytest.raises(AssertionError):
-    assert_same(go_on(made, forgetful, start, range(at + 1, 6), None), left[at:])
+    assert_same(go_on(parts, forgetful, start, range(at + 1, 6), None), left[at:])
 
 
-def _through_a_checkpoint(made, tree, iteration, folder):
-  checkpoints = Checkpoints(folder, made.cfg.checkpoint)
+def _through_a_checkpoint(parts, tree, iteration, folder):
+  checkpoints = Checkpoints(folder, parts.cfg.checkpoint)
   checkpoints.save(iteration, tree)
-  at, found = checkpoints.restore(abstract_saved(made.learner))
+  at, copy = checkpoints.restore(abstract_saved(parts.learner))
   checkpoints.close()
   assert at == iteration
-  return found
+  return copy
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["freed", "kept"])
 def test_an_update_does_not_keep_the_copy_with_adapters_merged(kept):
   """What the sampler reads beside the trained weights; `kept` is the wrong version."""
-  made = smallest.built(1, "grpo", **{"parameters.train": "lora", "parameters.lora_rank": 2})
-  start, copies, held, alive = smallest.start_of(made), [], [], []
-  learner = made.learner
+  parts = smallest.built(1, "grpo", **{"parameters.train": "lora", "parameters.lora_rank": 2})
+  start, copies, held, alive = smallest.start_of(parts), [], [], []
+  learner = parts.learner
 
   def merged(state):
     params = learner.merged(state)
@@ -84,6 +84,6 @@ def test_an_update_does_not_keep_the_copy_with_adapters_merged(kept):
     alive.append(any(copy() is not None for copy in copies))
     return learner.step(*arguments)
 
-  watched = made._replace(learner=dataclasses.replace(learner, merged=merged, step=step))
+  watched = parts._replace(learner=dataclasses.replace(learner, merged=merged, step=step))
   iterate(make_loop(*watched), first_state(learner, start), None, 1)
   assert copies and alive == [kept, kept]

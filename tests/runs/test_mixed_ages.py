@@ -22,10 +22,10 @@ REPLAY = {"updates.replay": AGES, "updates.overlap": False, "updates.staleness":
 @pytest.fixture(scope="module")
 def history():
   """(built, start, what each iteration left): iterations of 2 optimizer steps."""
-  made = built(**REPLAY)
-  start = start_of(made)
-  run = first_state(made.learner, start)
-  return made, start, go_on(made, run, start, range(1, ITERATIONS + 1), None)
+  parts = built(**REPLAY)
+  start = start_of(parts)
+  run = first_state(parts.learner, start)
+  return parts, start, go_on(parts, run, start, range(1, ITERATIONS + 1), None)
 
 
 def steps(rows, number):
@@ -47,11 +47,11 @@ def test_each_row_has_the_log_probs_of_the_weights_that_sampled_it(history):
 
 @pytest.mark.slow
 def test_a_batch_takes_groups_of_all_ages_and_none_twice(history):
-  made, _, left = history
-  size, every = made.cfg.rollout.group_size, {}
+  parts, _, left = history
+  size, every = parts.cfg.rollout.group_size, {}
   for number, (tree, cursor, rows, values) in enumerate(left, 1):
     groups = np.array([row["group_id"] for row in rows]).reshape(-1, size)
-    assert (groups == groups[:, :1]).all() and len(set(groups[:, 0])) == made.cfg.rollout.prompts
+    assert (groups == groups[:, :1]).all() and len(set(groups[:, 0])) == parts.cfg.rollout.prompts
     age = ages(rows, number)
     assert cursor == number + 1 and age.max() <= min(AGES, number - 1)
     assert values["replay/age"] == age.mean() and values["replay/age_max"] == age.max()
@@ -64,7 +64,7 @@ def test_a_batch_takes_groups_of_all_ages_and_none_twice(history):
       assert row["correct"] == (row["completion"].rpartition("=")[2] == row["answer"])
     kept = tree["replay"]["iteration"][::size]
     np.testing.assert_array_equal(kept, np.repeat(np.maximum(
-        np.arange(number - AGES + 1, number + 1), 0), made.cfg.rollout.prompts))
+        np.arange(number - AGES + 1, number + 1), 0), parts.cfg.rollout.prompts))
   assert {int(a) for number, (_, _, rows, _) in enumerate(left, 1)
           for a in ages(rows, number)} == {0, 1, 2}
   assert max(values["replay/uses"] for *_, values in left) > 1
@@ -72,15 +72,15 @@ def test_a_batch_takes_groups_of_all_ages_and_none_twice(history):
 
 @pytest.mark.slow
 def test_a_restored_run_goes_on_with_the_kept_groups(history):
-  made, start, left = history
+  parts, start, left = history
   again = restored_state(left[2][0], start)
   jax.tree.map(lambda x, y: np.testing.assert_equal(np.shape(x), np.shape(y)), again.saved(),
-               abstract_saved(made.learner))
-  assert_same(go_on(made, again, start, range(4, ITERATIONS + 1), None), left[3:])
+               abstract_saved(parts.learner))
+  assert_same(go_on(parts, again, start, range(4, ITERATIONS + 1), None), left[3:])
   empty = dataclasses.replace(restored_state(left[2][0], start),
-                              groups=first_state(made.learner, start).groups)
+                              groups=first_state(parts.learner, start).groups)
   with pytest.raises(AssertionError):
-    assert_same(go_on(made, empty, start, range(4, ITERATIONS + 1), None), left[3:])
+    assert_same(go_on(parts, empty, start, range(4, ITERATIONS + 1), None), left[3:])
 
 
 def pool(iteration, rewards, keep=None):

@@ -19,13 +19,13 @@ from jaxrl_llm.wiring import setup
 
 WORKERS = 3
 NO_TOOL = {"rollout.max_turns": 0, "rollout.max_tool_tokens": 256, "rollout.tool_workers": 4}
-made = []
+pools = []
 
 
 class Counted(PythonSandbox):
   def __init__(self, **options):
     super().__init__(**options | {"timeout": 60.0})
-    made.append(self)
+    pools.append(self)
 
 
 class Programs(ToolArithmetic):
@@ -38,7 +38,7 @@ class SampledError(Exception):
 
 @pytest.fixture(autouse=True)
 def counted():
-  made.clear()
+  pools.clear()
   tasks.TASKS["tool_arithmetic"] = Programs
   environment.TOOLS["python"] = Counted
 
@@ -71,7 +71,7 @@ def test_one_sandbox_serves_both_samplers_and_ends_with_the_parts(monkeypatch):
   built = setup.build(cfg, jax.devices()[:1])
   try:
     below = descendants() - before
-    assert len(made) == 1 and len(made[0].pids()) == WORKERS and set(made[0].pids()) < below
+    assert len(pools) == 1 and len(pools[0].pids()) == WORKERS and set(pools[0].pids()) < below
     for sample in (built.sampler.sample, built.sampler.sample_heldout):
       with pytest.raises(SampledError):
         sample(None, None, None, None)
@@ -79,7 +79,7 @@ def test_one_sandbox_serves_both_samplers_and_ends_with_the_parts(monkeypatch):
     built.sampler.close()
   assert gone(below)
   built.sampler.close()
-  assert [options["environment"].tool for options in asked] == made * 2
+  assert [options["environment"].tool for options in asked] == pools * 2
   assert [options["tool_workers"] for options in asked] == [WORKERS] * 2
   sizes = [(options["cfg"].group_size, options["cfg"].shared_prefix) for options in asked]
   assert sizes == [(4, True), (1, False)
@@ -96,12 +96,12 @@ def test_a_run_that_fails_leaves_no_process(monkeypatch, tmp_path):
   monkeypatch.setattr(trainer, "warm_start", warm_start)
   with pytest.raises(SampledError):
     trainer.run(configured(), tmp_path / "run")
-  assert len(made) == 1 and len(below) >= WORKERS and gone(below)
+  assert len(pools) == 1 and len(below) >= WORKERS and gone(below)
 
 
 def test_a_run_without_tools_has_nothing_to_close():
   built = setup.build(configured(**NO_TOOL))
-  assert built.sampler.environment is None and made == []
+  assert built.sampler.environment is None and pools == []
   built.sampler.close()
 
 
@@ -109,7 +109,7 @@ def test_a_tool_of_one_s_own_is_given_no_workers(monkeypatch):
   """Only the sandbox's arguments are known."""
   monkeypatch.setattr(Programs, "tool", "calculator")
   built = setup.build(configured())
-  assert isinstance(built.sampler.environment.tool, Calculator) and made == []
+  assert isinstance(built.sampler.environment.tool, Calculator) and pools == []
   built.sampler.close()
 
 

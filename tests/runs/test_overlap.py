@@ -34,31 +34,31 @@ def built(devices=1, **overrides):
                                             "updates.overlap": True} | overrides)
 
 
-def go_on(made, run, start, iterations, ahead, before=lambda run: None):
+def go_on(parts, run, start, iterations, ahead, before=lambda run: None):
   """(saved state, cursor, rows, host values but for times) after each iteration."""
   out = []
   for iteration in iterations:
     before(run)
-    run, _, values, rows = iterate(make_loop(*made), run, made.learner.merged(start), iteration,
+    run, _, values, rows = iterate(make_loop(*parts), run, parts.learner.merged(start), iteration,
                                    ahead)
     timeless = {k: v for k, v in values.items() if not k.startswith("time/")}
     out.append((jax.device_get(run.saved()), run.cursor, rows, timeless))
   return out
 
 
-def ahead_of(made, kind=Ahead):
-  return kind(make_source(made.cfg, made.task, made.sampler))
+def ahead_of(parts, kind=Ahead):
+  return kind(make_source(parts.cfg, parts.task, parts.sampler))
 
 
-def from_the_start(made, ahead=None, before=lambda run: None):
-  start = start_of(made)
-  run = first_state(made.learner, start)
+def from_the_start(parts, ahead=None, before=lambda run: None):
+  start = start_of(parts)
+  run = first_state(parts.learner, start)
   with ahead or contextlib.nullcontext():
-    return go_on(made, run, start, range(1, ITERATIONS + 1), ahead, before)
+    return go_on(parts, run, start, range(1, ITERATIONS + 1), ahead, before)
 
 
-def assert_same(found, expected):
-  for (tree, *rest), (expected_tree, *expected_rest) in zip(found, expected, strict=True):
+def assert_same(outcomes, expected):
+  for (tree, *rest), (expected_tree, *expected_rest) in zip(outcomes, expected, strict=True):
     jax.tree.map(np.testing.assert_array_equal, tree, expected_tree)
     np.testing.assert_equal(rest, expected_rest)
 
@@ -66,16 +66,16 @@ def assert_same(found, expected):
 @pytest.fixture(scope="module", params=[PIPO, LORA], ids=["dynamic sampling and PIPO", "LoRA"])
 def case(request):
   """(built, what each iteration of a run without overlap left)."""
-  made = built(**request.param)
-  return made, from_the_start(made)
+  parts = built(**request.param)
+  return parts, from_the_start(parts)
 
 
 @pytest.mark.slow
 def test_overlap_changes_nothing(case):
-  made, expected = case
+  parts, expected = case
   steps = [{row["policy_step"] for row in rows} for _, _, rows, _ in expected]
   assert len({tuple(step) for step in steps
-             }) >= ITERATIONS - made.cfg.updates.staleness, "the sampler never moved"
+             }) >= ITERATIONS - parts.cfg.updates.staleness, "the sampler never moved"
   begun = []
 
   class Counted(Ahead):
@@ -83,25 +83,25 @@ def test_overlap_changes_nothing(case):
       begun.append(cursor)
       super().begin(params, step, cursor)
 
-  ahead = ahead_of(made, Counted)
-  assert_same(from_the_start(made, ahead), expected)
+  ahead = ahead_of(parts, Counted)
+  assert_same(from_the_start(parts, ahead), expected)
   assert len(begun) == ITERATIONS - 1, "the last iteration begins no batch"
   assert ahead._pool._shutdown
 
 
 @pytest.mark.slow
 def test_a_restarted_run_samples_the_lost_batch_again(case, tmp_path):
-  made, expected = case
-  start = start_of(made)
-  with ahead_of(made) as ahead:
-    go_on(made, first_state(made.learner, start), start, range(1, 3), ahead)
+  parts, expected = case
+  start = start_of(parts)
+  with ahead_of(parts) as ahead:
+    go_on(parts, first_state(parts.learner, start), start, range(1, 3), ahead)
     assert ahead._pending is not None
-  checkpoints = Checkpoints(tmp_path, made.cfg.checkpoint)
+  checkpoints = Checkpoints(tmp_path, parts.cfg.checkpoint)
   checkpoints.save(2, expected[1][0])
-  _, tree = checkpoints.restore(abstract_saved(made.learner))
+  _, tree = checkpoints.restore(abstract_saved(parts.learner))
   checkpoints.close()
-  with ahead_of(made) as ahead:
-    assert_same(go_on(made, restored_state(tree, start), start, range(3, ITERATIONS + 1), ahead),
+  with ahead_of(parts) as ahead:
+    assert_same(go_on(parts, restored_state(tree, start), start, range(3, ITERATIONS + 1), ahead),
                 expected[2:])
 
 
@@ -136,13 +136,13 @@ class UpdatedParameters(Ahead):
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [OlderParameters, NextCursor, UpdatedParameters])
 def test_wrong_batches_are_told_apart(wrong, case):
-  made, expected = case
-  ahead = ahead_of(made, wrong)
-  ahead.merged = made.learner.merged
-  found = from_the_start(made, ahead,
-                         lambda run: setattr(ahead, "newest", jax.device_get(run.state)))
+  parts, expected = case
+  ahead = ahead_of(parts, wrong)
+  ahead.merged = parts.learner.merged
+  outcomes = from_the_start(parts, ahead,
+                            lambda run: setattr(ahead, "newest", jax.device_get(run.state)))
   with pytest.raises(AssertionError):
-    assert_same(found, expected)
+    assert_same(outcomes, expected)
 
 
 # --- two meshes
@@ -157,10 +157,10 @@ def test_devices_that_only_sample_give_the_same_run():
   assert len(train) == len(rollout) == 4 and not train & rollout
   there = jax.tree.leaves(apart.sampler.prepare(start_of(apart).params))
   assert all(leaf.sharding.device_set == rollout for leaf in there)
-  found = from_the_start(apart, ahead_of(apart))
-  assert_same(found, from_the_start(apart))
+  outcomes = from_the_start(apart, ahead_of(apart))
+  assert_same(outcomes, from_the_start(apart))
   together = from_the_start(built(4, **{"mesh.fsdp": 2, "updates.overlap": False}))
-  for (tree, _, rows, _), (tree_, _, rows_, _) in zip(found, together, strict=True):
+  for (tree, _, rows, _), (tree_, _, rows_, _) in zip(outcomes, together, strict=True):
     assert [row["tokens"].tolist() for row in rows] == [row["tokens"].tolist() for row in rows_]
     assert [row["policy_step"] for row in rows] == [row["policy_step"] for row in rows_]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
@@ -190,8 +190,8 @@ def test_refused_with_the_fix(devices, overrides, texts):
 
 @pytest.mark.parametrize("overrides", [{"mesh.rollout": 2}, {"updates.overlap": False}])
 def test_a_shared_prefix_that_was_refused_can_be_switched_off(overrides):
-  made = built(4, **SHARED | overrides | {"rollout.shared_prefix": False})
-  assert made.sampler.rollout_mesh.size == overrides.get("mesh.rollout", 4)
+  parts = built(4, **SHARED | overrides | {"rollout.shared_prefix": False})
+  assert parts.sampler.rollout_mesh.size == overrides.get("mesh.rollout", 4)
 
 
 def test_several_processes_are_refused(monkeypatch):
@@ -204,17 +204,17 @@ def test_several_processes_are_refused(monkeypatch):
 def test_a_run_is_read_on_the_devices_that_train_or_on_all_there_are(devices, left, tmp_path):
   """Reading samples nothing ahead: no rule of overlap stands in its way."""
   workdir.claim(tmp_path, to_dict(built(8, **{"mesh.rollout": 4}).cfg))
-  made = setup.build(*saved.read_config(tmp_path, jax.devices()[:devices]))
-  assert made.learner.mesh.size == left and not made.cfg.updates.overlap
-  assert made.sampler.rollout_mesh is made.learner.mesh
+  parts = setup.build(*saved.read_config(tmp_path, jax.devices()[:devices]))
+  assert parts.learner.mesh.size == left and not parts.cfg.updates.overlap
+  assert parts.sampler.rollout_mesh is parts.learner.mesh
 
 
 # --- the thread, with a sampler and a task made of tables
 
-def settings(enabled=False, made=None, **options):
+def settings(enabled=False, sampler=None, **options):
   """(config, task, sampler); dynamic sampling if `enabled`."""
   cfg = test_rollout_batch.config(enabled, **options)
-  return cfg, test_rollout_batch.TableTask(), made or test_rollout_batch.sampler()
+  return cfg, test_rollout_batch.TableTask(), sampler or test_rollout_batch.sampler()
 
 
 class InTheCallersThread(Ahead):
@@ -243,12 +243,12 @@ def overlapped(kind, seconds):
 
 
 def test_verification_runs_beside_the_caller():
-  found = overlapped(Ahead, 300.0)
+  batch = overlapped(Ahead, 300.0)
   expected = sample_batch(make_source(*settings()), None, 11, 1)
-  jax.tree.map(np.testing.assert_array_equal, found.host, expected.host)
-  np.testing.assert_array_equal(found.verdicts.rewards, expected.verdicts.rewards)
-  assert found.cursor == expected.cursor == 2
-  assert set(found.metrics) == {*expected.metrics, "time/waited"}
+  jax.tree.map(np.testing.assert_array_equal, batch.host, expected.host)
+  np.testing.assert_array_equal(batch.verdicts.rewards, expected.verdicts.rewards)
+  assert batch.cursor == expected.cursor == 2
+  assert set(batch.metrics) == {*expected.metrics, "time/waited"}
   with pytest.raises(TimeoutError):
     overlapped(InTheCallersThread, 0.05)
 
@@ -261,7 +261,7 @@ def test_one_program_is_enqueued_before_the_caller_goes_on():
     order.append("sampled")
     return test_rollout_batch.table_sample(*arguments)
 
-  with Ahead(make_source(*settings(made=test_rollout_batch.sampler(sample)))) as ahead:
+  with Ahead(make_source(*settings(sampler=test_rollout_batch.sampler(sample)))) as ahead:
     ahead.begin(None, 0, 1)
     order.append("went on")
     ahead.take(None, 0, 1)
@@ -271,10 +271,10 @@ def test_one_program_is_enqueued_before_the_caller_goes_on():
 @pytest.mark.parametrize("enabled", [True, False], ids=["several batches", "one batch"])
 def test_what_sampling_raises_ends_the_iteration_that_takes_the_batch(enabled):
   failing = None if enabled else test_rollout_batch.sampler(lambda *_: 1 / 0)
-  made = settings(enabled, failing, max_draws=2)
+  parts = settings(enabled, failing, max_draws=2)
   with pytest.raises((DriedUpError, ZeroDivisionError)) as expected:
-    sample_batch(make_source(*made), None, 0, 1)
-  with Ahead(make_source(*made)) as ahead:
+    sample_batch(make_source(*parts), None, 0, 1)
+  with Ahead(make_source(*parts)) as ahead:
     ahead.begin(None, 0, 1)
     with pytest.raises(type(expected.value)) as error:
       ahead.take(None, 0, 1)

@@ -26,11 +26,11 @@ def write_rows(path, column="problem"):
 
 
 def parsed(monkeypatch, *arguments):
-  own = flags.FlagValues()
+  flag_values = flags.FlagValues()
   words = ["main", *arguments]
-  holder = config_flags.DEFINE_config_file("config", flag_values=own, lock_config=False,
+  holder = config_flags.DEFINE_config_file("config", flag_values=flag_values, lock_config=False,
                                            accept_new_attributes=True, sys_argv=words)
-  monkeypatch.setattr(command_flags.flags, "FLAGS", own)
+  monkeypatch.setattr(command_flags.flags, "FLAGS", flag_values)
   command_flags.parse(words)
   return lambda: command_flags.config_of(holder, trainer.check)
 

@@ -19,23 +19,23 @@ from jaxrl_llm.wiring.loop import make_loop
 def run(**overrides):
   """(parameters at the end, metrics of each iteration, names of rows) with PIPO and an old sampler.
   """
-  made = built(**{"kl.coef": 0.1, "entropy.coef": 0.01} | overrides)
-  start = start_of(made)
-  state, found = first_state(made.learner, start), []
+  parts = built(**{"kl.coef": 0.1, "entropy.coef": 0.01} | overrides)
+  start = start_of(parts)
+  state, records = first_state(parts.learner, start), []
   for iteration in range(1, 4):
-    state, metrics, values, rows = iterate(make_loop(*made), state, start.params, iteration)
+    state, metrics, values, rows = iterate(make_loop(*parts), state, start.params, iteration)
     device = parallel.gather_host((merged_metrics(metrics.steps), metrics.batch))
     host = {name: value for name, value in values.items() if not name.startswith("time/")}
-    found.append((device, host, [row["completion"] for row in rows]))
-  return jax.device_get(state.state.params), found
+    records.append((device, host, [row["completion"] for row in rows]))
+  return jax.device_get(state.state.params), records
 
 
 @pytest.mark.slow
 def test_a_budget_changes_memory_and_speed_only():
-  params, found = run(**{"updates.token_budget": 24, "updates.shared_prompts": True})
+  params, records = run(**{"updates.token_budget": 24, "updates.shared_prompts": True})
   expected, others = run()
-  assert any("pipo/xi" in host for _, host, _ in found)
-  for (device, host, text), (other_device, other_host, other_text) in zip(found, others,
+  assert any("pipo/xi" in host for _, host, _ in records)
+  for (device, host, text), (other_device, other_host, other_text) in zip(records, others,
                                                                           strict=True):
     assert text == other_text and host.keys() == other_host.keys()
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4), device,

@@ -20,9 +20,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-  made = Clock()
-  monkeypatch.setattr(phases, "time", made)
-  return made
+  fake_clock = Clock()
+  monkeypatch.setattr(phases, "time", fake_clock)
+  return fake_clock
 
 
 def iteration(spent: Phases, clock, values) -> dict:
@@ -40,18 +40,18 @@ def iteration(spent: Phases, clock, values) -> dict:
 
 def test_shares_are_those_of_the_wall_time(clock):
   spent = Phases()
-  found = iteration(spent, clock, {"time/rollout": 2.0, "time/verify": 1.0})
-  assert found["time/iteration"] == 10.0
-  assert found["time/tokens_per_second"] == pytest.approx(60 / 7), "all but the evaluation"
-  shares = {phase: found[f"time/share/{phase}"] for phase in PHASES}
+  times = iteration(spent, clock, {"time/rollout": 2.0, "time/verify": 1.0})
+  assert times["time/iteration"] == 10.0
+  assert times["time/tokens_per_second"] == pytest.approx(60 / 7), "all but the evaluation"
+  shares = {phase: times[f"time/share/{phase}"] for phase in PHASES}
   assert shares == pytest.approx({"rollout": 0.2, "verify": 0.1, "update": 0.3, "evaluation": 0.3,
                                   "checkpoint": 0.0, "report": 0.0, "other": 0.1})
   clock.now += 10.0
   spent.lap("checkpoint")
-  found = iteration(spent, clock, {"time/rollout": 2.0})
-  assert found["time/iteration"] == 20.0, "the checkpoint counts in the next line"
-  assert found["time/share/checkpoint"] == 0.5
-  assert found["time/tokens_per_second"] == pytest.approx(60 / 7)
+  times = iteration(spent, clock, {"time/rollout": 2.0})
+  assert times["time/iteration"] == 20.0, "the checkpoint counts in the next line"
+  assert times["time/share/checkpoint"] == 0.5
+  assert times["time/tokens_per_second"] == pytest.approx(60 / 7)
 
 
 class Queue:
@@ -82,7 +82,7 @@ class LateRecords(outputs.RunRecords):
 
 def booked(kind, clock, monkeypatch) -> tuple[float, dict]:
   """(seconds of `other`, metrics): 4 s of sampling, 5 s of updates, and 0.1 s for the line."""
-  queue, found = Queue(clock), []
+  queue, lines = Queue(clock), []
 
   def write_line(_, line):
     queue.wait(line.merged["end"])
@@ -103,8 +103,8 @@ def booked(kind, clock, monkeypatch) -> tuple[float, dict]:
     updates = queue.dispatch(5.0)  # dispatched; nobody waits
     metrics = records.DeviceMetrics([], {}, {})
     written.write(number, SimpleNamespace(batch=None), metrics, {"time/rollout": 4.0})
-    found.append(written._phases.take(910.0))
-  return found[-1]["time/share/other"] * found[-1]["time/iteration"], found[-1]
+    lines.append(written._phases.take(910.0))
+  return lines[-1]["time/share/other"] * lines[-1]["time/iteration"], lines[-1]
 
 
 def test_the_wait_for_an_update_is_the_updates(clock, monkeypatch):
@@ -130,9 +130,9 @@ def test_a_runs_clock_leaves_out_the_pauses_between_its_processes(clock):
 
 
 def test_of_rollouts_sampled_ahead_only_the_wait_counts(clock):
-  found = iteration(Phases(), clock, {"time/rollout": 40.0, "time/verify": 9.0, "time/waited": 1.0})
-  assert found["time/share/rollout"] == 0.1 and found["time/share/update"] == 0.5
-  assert sum(found[f"time/share/{phase}"] for phase in PHASES) == pytest.approx(1.0)
+  times = iteration(Phases(), clock, {"time/rollout": 40.0, "time/verify": 9.0, "time/waited": 1.0})
+  assert times["time/share/rollout"] == 0.1 and times["time/share/update"] == 0.5
+  assert sum(times[f"time/share/{phase}"] for phase in PHASES) == pytest.approx(1.0)
 
 
 def test_memory_is_the_devices_or_else_the_processs(monkeypatch):

@@ -11,13 +11,13 @@ from jaxrl_llm.wiring import setup
 
 
 def config(preset: str, **updates):
-  made = tiny.get_config(preset)
-  made.updates.optimizer_batches = 1
-  made.updates.update(updates)
-  return made
+  settings = tiny.get_config(preset)
+  settings.updates.optimizer_batches = 1
+  settings.updates.update(updates)
+  return settings
 
 
-def said(cfg, caplog) -> str:
+def log_of(cfg, caplog) -> str:
   """What is logged of a run that stops before it builds anything."""
   caplog.clear()
   with pytest.MonkeyPatch.context() as patch, pytest.raises(ConfigError, match="stop here"):
@@ -33,23 +33,23 @@ def _stop(cfg):
 @pytest.mark.parametrize("preset", ["reinforce", "rloo", "opo"])
 @pytest.mark.parametrize(("key", "value"), [("optimizer_batches", 2), ("staleness", 1)])
 def test_reinforce_off_policy_is_warned_of(preset, key, value, caplog):
-  text = said(from_dict(config(preset, **{key: value})), caplog)
+  text = log_of(from_dict(config(preset, **{key: value})), caplog)
   assert text.count("WARNING") == 1 and "estimator.name = 'reinforce'" in text
   assert f"updates.{key} = {value}" in text and "Fix: " in text
 
 
 def test_both_and_a_replaying_transform_are_named(caplog):
-  made = config("reinforce", optimizer_batches=2, staleness=3)
-  made.plugins, made.transform.name = ("experiments.papers.pipo",), "pipo"
-  text = said(from_dict(made), caplog)
+  settings = config("reinforce", optimizer_batches=2, staleness=3)
+  settings.plugins, settings.transform.name = ("experiments.papers.pipo",), "pipo"
+  text = log_of(from_dict(settings), caplog)
   for cause in ("updates.optimizer_batches = 2", "updates.staleness = 3",
                 "transform.name = 'pipo'"):
     assert cause in text
 
 
 def test_nothing_is_said_where_the_data_are_on_policy_or_weighed(caplog):
-  assert said(from_dict(config("reinforce")), caplog) == ""
-  assert said(from_dict(config("grpo", optimizer_batches=2, staleness=1)), caplog) == ""
+  assert log_of(from_dict(config("reinforce")), caplog) == ""
+  assert log_of(from_dict(config("grpo", optimizer_batches=2, staleness=1)), caplog) == ""
   stale = from_dict(config("reinforce", staleness=1))
   weighed = dataclasses.replace(stale.correction, level="sequence")
-  assert said(dataclasses.replace(stale, correction=weighed), caplog) == ""
+  assert log_of(dataclasses.replace(stale, correction=weighed), caplog) == ""

@@ -20,22 +20,22 @@ FOUR = {"XLA_FLAGS": f"{programs.FLAGS} --xla_force_host_platform_device_count=4
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def full_run(tmp_path_factory):
   workdir = tmp_path_factory.mktemp("resume") / "whole"
   command.succeed(command.start(workdir, interpreter=True))
   return workdir
 
 
 @pytest.fixture(scope="module")
-def second_runs(whole):
+def second_runs(full_run):
   """Folders of runs that were killed twice, lost a checkpoint, were asked for more iterations."""
-  torn = whole.parent / "torn"
-  shutil.copytree(whole, torn)
+  torn = full_run.parent / "torn"
+  shutil.copytree(full_run, torn)
   damage_by_truncation(torn / "checkpoints" / str(tiny.ITERATIONS))
   process = command.start(torn)
   try:
-    killed = killed_twice(whole.parent / "killed")
-    grown = grown_twice(whole.parent / "grown")
+    killed = killed_twice(full_run.parent / "killed")
+    grown = grown_twice(full_run.parent / "grown")
   finally:
     done = command.finish(process)
   return {"killed": killed, "torn": torn, "torn_result": done, "grown": grown}
@@ -87,42 +87,42 @@ def killed_at(workdir, lines, *flags, config=command.TINY):
   command.succeed(command.start(workdir, *flags, config=config))
 
 
-def assert_same_run(workdir, whole, iterations=tiny.ITERATIONS):
+def assert_same_run(workdir, full_run, iterations=tiny.ITERATIONS):
   """Metrics but for times, rollouts, and all that the last checkpoint holds, to the bit."""
   assert [line["iteration"] for line in command.metrics_lines(workdir)
          ] == list(range(iterations + 1))
-  assert command.timeless(workdir) == command.timeless(whole)
-  assert command.rollout_contents(workdir) == command.rollout_contents(whole)
-  (iteration, tree), (last, expected) = command.last_tree(workdir), command.last_tree(whole)
+  assert command.timeless(workdir) == command.timeless(full_run)
+  assert command.rollout_contents(workdir) == command.rollout_contents(full_run)
+  (iteration, tree), (last, expected) = command.last_tree(workdir), command.last_tree(full_run)
   assert iteration == last == iterations
   jax.tree.map(np.testing.assert_array_equal, tree, expected)
 
 
-def test_every_iteration_of_the_run_changes_it(whole):
+def test_every_iteration_of_the_run_changes_it(full_run):
   """Otherwise the equalities below would hold for a run that forgets its state."""
-  lines = command.metrics_lines(whole)[1:]
+  lines = command.metrics_lines(full_run)[1:]
   assert all(line["optimizer/grad_norm"] > 0 for line in lines)
   assert len({line["policy/entropy"] for line in lines}) == tiny.ITERATIONS
-  _, state = command.last_state(whole)
+  _, state = command.last_state(full_run)
   assert state.step == 2 * tiny.ITERATIONS
 
 
-def test_run_killed_twice_equals_the_whole_run(second_runs, whole):
-  assert_same_run(second_runs["killed"], whole)
+def test_run_killed_twice_equals_the_whole_run(second_runs, full_run):
+  assert_same_run(second_runs["killed"], full_run)
 
 
-def test_a_run_that_grows_equals_the_whole_run(second_runs, whole):
-  assert_same_run(second_runs["grown"], whole)
+def test_a_run_that_grows_equals_the_whole_run(second_runs, full_run):
+  assert_same_run(second_runs["grown"], full_run)
 
 
-def test_torn_newest_checkpoint_gives_way_to_the_one_before(second_runs, whole):
+def test_torn_newest_checkpoint_gives_way_to_the_one_before(second_runs, full_run):
   result = second_runs["torn_result"]
   assert result.returncode == 0, result.stderr
   assert f"checkpoints/{tiny.ITERATIONS} is damaged" in result.stderr
-  assert_same_run(second_runs["torn"], whole)
+  assert_same_run(second_runs["torn"], full_run)
   redone = [
       torn.stat().st_mtime_ns != first.stat().st_mtime_ns for torn, first in zip(
-          command.rollout_files(second_runs["torn"]), command.rollout_files(whole), strict=True)
+          command.rollout_files(second_runs["torn"]), command.rollout_files(full_run), strict=True)
   ]
   assert redone == [False] * (tiny.ITERATIONS - 2) + [True] * 2
 
@@ -137,8 +137,8 @@ def damage_by_truncation(checkpoint):
 
 
 @pytest.fixture
-def copy(whole, tmp_path):
-  return shutil.copytree(whole, tmp_path / "copy")
+def copy(full_run, tmp_path):
+  return shutil.copytree(full_run, tmp_path / "copy")
 
 
 def contents(workdir):
@@ -164,7 +164,7 @@ def test_where_nothing_can_be_read_nothing_is_cut(copy):
   assert contents(copy) == before
 
 
-def test_a_full_disk_is_one_line_and_the_run_goes_on(copy, whole):
+def test_a_full_disk_is_one_line_and_the_run_goes_on(copy, full_run):
   """A limit of file sizes, the nearest to a full disk that needs no rights."""
   newest = copy / "checkpoints" / str(tiny.ITERATIONS)
   shutil.rmtree(newest)
@@ -172,17 +172,17 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(copy, whole):
   error = refused(command.start(copy, environment={"FILE_BYTES": str(size // 2)}))
   assert "File too large" in error and "Fix: free space" in error
   command.succeed(command.start(copy))
-  assert command.timeless(copy) == command.timeless(whole)
+  assert command.timeless(copy) == command.timeless(full_run)
 
 
-def test_other_devices_and_micro_batches_go_on_to_rounding(copy, whole):
+def test_other_devices_and_micro_batches_go_on_to_rounding(copy, full_run):
   newest = copy / "checkpoints" / str(tiny.ITERATIONS)
   shutil.rmtree(newest)
   done = command.succeed(command.start(copy, "updates.micro_batches=2", "mesh.data=4",
                                        environment=FOUR))
   assert "4 x cpu, before 1 x cpu" in done.stderr
   assert "updates.micro_batches: 1 in the workdir, 2 now" in done.stderr
-  lines, expected = command.timeless(copy), command.timeless(whole)
+  lines, expected = command.timeless(copy), command.timeless(full_run)
   for ours, theirs in zip(lines, expected, strict=True):
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():

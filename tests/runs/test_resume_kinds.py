@@ -14,16 +14,16 @@ pytestmark = pytest.mark.slow
 def test_a_killed_run_on_groups_of_mixed_ages_equals_the_whole_run(tmp_path):
   flags = ("updates.replay=3", "updates.replay_rule=recency", "updates.replay_decay=0.8",
            "checkpoint.every=1")
-  whole, killed = tmp_path / "whole", tmp_path / "killed"
-  command.succeed(command.start(whole, *flags, interpreter=True))
-  lines = command.metrics_lines(whole)[1:]
+  full, killed = tmp_path / "whole", tmp_path / "killed"
+  command.succeed(command.start(full, *flags, interpreter=True))
+  lines = command.metrics_lines(full)[1:]
   assert [line["replay/age_max"] for line in lines] == [0, 1, 2, 3, 3, 3]
   assert 0 < lines[-1]["replay/new"] < 1 and lines[-1]["rollout/staleness"] > 1
   assert all(line["optimizer/grad_norm"] > 0 for line in lines)
-  kept = command.last_tree(whole)[1]["replay"]["iteration"]
+  kept = command.last_tree(full)[1]["replay"]["iteration"]
   assert set(kept) == set(range(tiny.ITERATIONS - 2, tiny.ITERATIONS + 1))
   killed_at(killed, 5, *flags)
-  assert_same_run(killed, whole)
+  assert_same_run(killed, full)
 
 
 TOOLS = {"config": "tests/runs/tiny_tools.py"}
@@ -53,9 +53,9 @@ def killed_within_a_program(workdir, call: int) -> None:
 
 
 def test_a_run_in_flight_killed_within_a_program_equals_the_whole_run(tmp_path):
-  whole, killed = tmp_path / "whole", tmp_path / "killed"
-  command.succeed(command.start(whole, *IN_FLIGHT, **TOOLS, interpreter=True))
-  lines = command.metrics_lines(whole)[1:]
+  full, killed = tmp_path / "whole", tmp_path / "killed"
+  command.succeed(command.start(full, *IN_FLIGHT, **TOOLS, interpreter=True))
+  lines = command.metrics_lines(full)[1:]
   assert all(line["tool/tokens"] > 20 and line["optimizer/grad_norm"] > 0 for line in lines)
   assert len({line["policy/entropy"] for line in lines}) == tiny.ITERATIONS
   assert max(line["in_flight/versions_max"] for line in lines) >= 2
@@ -63,4 +63,4 @@ def test_a_run_in_flight_killed_within_a_program_equals_the_whole_run(tmp_path):
   killed_within_a_program(killed, 40)
   assert 0 < len(command.metrics_lines(killed)) < 1 + tiny.ITERATIONS
   command.succeed(command.start(killed, *IN_FLIGHT, **TOOLS))
-  assert_same_run(killed, whole)
+  assert_same_run(killed, full)

@@ -15,11 +15,11 @@ REPLAY = (*MIXTURE, "rollout.routing=True", "updates.replay=1")
 
 
 def test_a_killed_run_equals_the_whole_run(tmp_path):
-  whole, killed = tmp_path / "whole", tmp_path / "killed"
-  command.succeed(command.start(whole, *REPLAY, interpreter=True))
+  full, killed = tmp_path / "whole", tmp_path / "killed"
+  command.succeed(command.start(full, *REPLAY, interpreter=True))
   killed_at(killed, 3, *REPLAY)
-  assert_same_run(killed, whole)
-  routing = command.last_tree(whole)[1]["replay"]["rollout"].routing
+  assert_same_run(killed, full)
+  routing = command.last_tree(full)[1]["replay"]["rollout"].routing
   assert routing.shape[2:] == (2, 2) and set(np.unique(routing)) > {-1, 0, 1}
 
 

@@ -65,10 +65,10 @@ def two_iterations(scale: float, advantage: str):
   """Parameters of a run whose reward has a part that is multiplied by `scale`."""
   rewards.register("short", replace=True)(
       lambda problem, completion, cfg: {"short": scale * (completion[:1] < "5")})
-  made = smallest.built(**{"rollout.prompts": 8, "rollout.max_new_tokens": 3, "rollout.window": 3,
-                           "reward.name": "task,short", "advantage.name": advantage})
-  start = smallest.start_of(made)
-  run, loop = first_state(made.learner, start), make_loop(*made)
+  parts = smallest.built(**{"rollout.prompts": 8, "rollout.max_new_tokens": 3, "rollout.window": 3,
+                            "reward.name": "task,short", "advantage.name": advantage})
+  start = smallest.start_of(parts)
+  run, loop = first_state(parts.learner, start), make_loop(*parts)
   for iteration in (1, 2):
     run, *_ = iterate(loop, run, None, iteration)
   return jax.device_get(run.state.params)
@@ -95,7 +95,7 @@ def fail(*_):
 
 
 @pytest.fixture
-def own():
+def enter_shaping():
   """Enters a shaping, and a reward of the same name, for one test."""
   yield lambda function: register.shaping("own", replace=True)(function)
   for table in (registry.SHAPINGS, registry.REWARDS):
@@ -112,22 +112,22 @@ def own():
     (leave, "SystemExit: 0"),
     (fail, "RuntimeError: first line$"),
 ], ids=["none", "short", "complex", "text", "nan", "huge", "exit", "raises"])
-def test_a_shaping_that_returns_no_rewards_is_one_line(own, function, text):
-  own(function)
+def test_a_shaping_that_returns_no_rewards_is_one_line(enter_shaping, function, text):
+  enter_shaping(function)
   with pytest.raises(PluginError, match=rf"shaping 'own' \(.*test_rewards.py.*{text}"):
     shaped(verdicts([1, 0, 1, 1]), host([10, 6, 8, 10], [False] * 4),
            make_shaping(ShapingConfig("own"), 10))
 
 
-def test_rows_left_out_may_have_any_reward(own):
-  own(lambda rewards, *_: np.where([True, False, True, True], [2, 0, 3, 4], np.nan))
+def test_rows_left_out_may_have_any_reward(enter_shaping):
+  enter_shaping(lambda rewards, *_: np.where([True, False, True, True], [2, 0, 3, 4], np.nan))
   given = verdicts([1, 0, 1, 1], [True, False, True, True])
   rewards, _ = shaped(given, host([10, 6, 8, 10], [False] * 4),
                       make_shaping(ShapingConfig("own"), 10))
   np.testing.assert_array_equal(rewards, [2, 0, 3, 4])
 
 
-def test_a_batch_of_which_nothing_was_scored_ends_the_run(own):
+def test_a_batch_of_which_nothing_was_scored_ends_the_run(enter_shaping):
   register.reward("own", replace=True)(fail)
   failed = Reward(0.0, False, "RuntimeError: first line")
   task = RewardedTask(None, RewardConfig("own"))

@@ -70,8 +70,9 @@ def sampler(sample=table_sample, prepare=lambda params: params) -> Sampler:
   return Sampler(Sampling.of(1.0), mesh, mesh, None, prepare, sample, prepare, None)
 
 
-def sampled(cfg=None, made=None, params=None, step=0) -> RolloutBatch:
-  return sample_batch(make_source(cfg or config(), TableTask(), made or sampler()), params, step, 1)
+def sampled(cfg=None, backend=None, params=None, step=0) -> RolloutBatch:
+  return sample_batch(
+      make_source(cfg or config(), TableTask(), backend or sampler()), params, step, 1)
 
 
 def test_constant_and_unscored_groups_are_sampled_again():
@@ -97,12 +98,13 @@ def test_the_samplers_metrics_speak_of_all_batches():
            "rollout/wasted_slots": waste}
           for calls, waste in ((4.0, 0.5), (2.0, 0.25), (8.0, 0.75))]
   given = iter(each)
-  found = sampled(made=sampler(lambda _, prompts, *__: (rollout_of(prompts), next(given)))).metrics
+  metrics = sampled(
+      backend=sampler(lambda _, prompts, *__: (rollout_of(prompts), next(given)))).metrics
   assert next(given, None) is None
   expected = {"tool/calls": 14.0, "time/tools": 3.5, "rollout/chunks": 28.0,
               "rollout/wasted_slots": 0.5}
-  assert {name: found[name] for name in expected} == expected
-  assert "time/verify" not in found
+  assert {name: metrics[name] for name in expected} == expected
+  assert "time/verify" not in metrics
   assert not expected.items() & each[-1].items(), "the last batch's numbers would pass too"
 
 
@@ -118,7 +120,7 @@ def test_parameters_are_prepared_once_for_all_batches():
     read.append(params)
     return rollout_of(prompts), {}
 
-  batch = sampled(made=sampler(sample, prepare), params="here")
+  batch = sampled(backend=sampler(sample, prepare), params="here")
   assert batch.metrics["dynamic_sampling/draws"] == 3.0
   assert moved == ["here"] and read == ["there"] * 3
 

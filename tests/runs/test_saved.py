@@ -266,5 +266,5 @@ def test_a_folder_of_another_configuration_names_what_it_lacks(tmp_path):
   checkpoints.save_params(tmp_path / "saved", {"trained": {"a": jnp.ones(2)}})
   with pytest.raises(TornCheckpointsError, match="lacks trained/b"):
     checkpoints.restore_part(tmp_path / "saved", {"trained": {"a": like, "b": like}}, "none")
-  whole = checkpoints.restore_part(tmp_path / "saved", {"trained": {"a": like}}, "none")
-  np.testing.assert_array_equal(whole["trained"]["a"], 1)
+  tree = checkpoints.restore_part(tmp_path / "saved", {"trained": {"a": like}}, "none")
+  np.testing.assert_array_equal(tree["trained"]["a"], 1)

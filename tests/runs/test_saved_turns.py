@@ -54,8 +54,8 @@ def saved(tmp_path, rows):
 
 def rows_of(given):
   problems = [Problem(text[:PROMPT], "") for text in TEXT]
-  made = verdicts()
-  return rollout_rows(problems, made, given, None, made.rewards, made.keep)
+  grades = verdicts()
+  return rollout_rows(problems, grades, given, None, grades.rewards, grades.keep)
 
 
 def test_turns_are_read_back(tmp_path):

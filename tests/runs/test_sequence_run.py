@@ -26,13 +26,13 @@ def without_sizes(values: dict) -> dict:
 
 @pytest.mark.slow
 def test_a_divided_row_changes_nothing():
-  divided, whole = built(4, **SERIAL | MESH), built(1, **SERIAL)
+  divided, plain = built(4, **SERIAL | MESH), built(1, **SERIAL)
   assert dict(divided.learner.mesh.shape) == {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 1}
   assert dict(divided.sampler.rollout_mesh.shape) == {"data": 1, "fsdp": 4, "sequence": 1,
                                                       "tensor": 1}
   assert not parallel.apart(divided.sampler.rollout_mesh, divided.learner.mesh)
   for (tree, _, rows, values), (tree_, _, rows_, values_) in zip(
-      from_the_start(divided), from_the_start(whole), strict=True):
+      from_the_start(divided), from_the_start(plain), strict=True):
     assert [row["tokens"].tolist() for row in rows] == [row["tokens"].tolist() for row in rows_]
     assert without_sizes(values) == pytest.approx(without_sizes(values_), rel=1e-3, abs=1e-4)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
@@ -72,16 +72,16 @@ def prompts_of(firsts):
 @pytest.mark.parametrize(("devices", "slots"), [
     (1, 0), (1, 8), pytest.param(4, 8, marks=pytest.mark.slow)])
 def test_groups_change_no_token(devices, slots):
-  made = built(devices, **SERIAL | {"rollout.slots": slots})
+  parts = built(devices, **SERIAL | {"rollout.slots": slots})
   prompts = prompts_of(np.repeat([3, 4, 5, 6, 7], SAMPLES))
-  alone, together = sampled(made, prompts, 1), sampled(made, prompts, SAMPLES)
+  alone, together = sampled(parts, prompts, 1), sampled(parts, prompts, SAMPLES)
   np.testing.assert_array_equal(together.tokens, alone.tokens)
   np.testing.assert_allclose(together.behavior_log_probs, alone.behavior_log_probs, atol=5e-5)
   assert len({tuple(row) for row in alone.tokens.tolist()}) > SAMPLES
 
 
 def test_rows_of_other_prompts_are_no_group():
-  made = built(1, **SERIAL)
+  parts = built(1, **SERIAL)
   prompts = prompts_of(np.tile([3, 4, 5, 6, 7], SAMPLES))
-  alone, mixed = sampled(made, prompts, 1), sampled(made, prompts, SAMPLES)
+  alone, mixed = sampled(parts, prompts, 1), sampled(parts, prompts, SAMPLES)
   assert (mixed.behavior_log_probs != alone.behavior_log_probs).any()

@@ -35,14 +35,14 @@ def content(workdir: Path):
 
 
 @pytest.fixture(scope="module")
-def whole(server, tmp_path_factory):
+def full_run(server, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("server") / "whole"
   command.succeed(start(workdir, server))
   return workdir
 
 
 @pytest.mark.slow
-def test_a_run_without_its_server_ends_and_goes_on_later(server, whole, tmp_path):
+def test_a_run_without_its_server_ends_and_goes_on_later(server, full_run, tmp_path):
   workdir = tmp_path / "run"
   process = start(workdir, server, "server.patience=0.5",
                   environment=command.hold(4, tmp_path / "go on"))
@@ -54,7 +54,7 @@ def test_a_run_without_its_server_ends_and_goes_on_later(server, whole, tmp_path
   assert f"server.url = '{server.url}' did not answer" in error and "same command again" in error
   assert 0 < len(command.metrics_lines(workdir)) <= tiny.ITERATIONS
   command.succeed(start(workdir, server, "server.patience=300"))
-  assert content(workdir) == content(whole)
+  assert content(workdir) == content(full_run)
 
 
 @pytest.mark.nightly

@@ -131,7 +131,7 @@ def test_greedy_texts_are_transformers_own():
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def full_run(tmp_path_factory):
   """Folder of a run of adapters that nothing interrupted."""
   workdir = tmp_path_factory.mktemp("smollm2") / "whole"
   command.succeed(command.start(workdir, config=smollm2_lora.__file__, environment=OPTIMIZED,
@@ -139,29 +139,29 @@ def whole(tmp_path_factory):
   return workdir
 
 
-def test_a_killed_run_of_adapters_equals_the_whole_one(whole):
+def test_a_killed_run_of_adapters_equals_the_whole_one(full_run):
   """Killed once after a checkpoint, then resumed: metrics but for times and all files of
   rollouts.
   """
-  workdir = whole.parent / "killed"
+  workdir = full_run.parent / "killed"
   test_resume.kill_when(
       command.start(workdir, config=smollm2_lora.__file__,
                     environment=command.hold(2) | OPTIMIZED),
       lambda: len(command.metrics_lines(workdir)) == 2 and 1 in command.checkpoint_iterations(
           workdir), 0.1)
   command.succeed(command.start(workdir, config=smollm2_lora.__file__, environment=OPTIMIZED))
-  timeless = [command.timeless(folder) for folder in (workdir, whole)]
+  timeless = [command.timeless(folder) for folder in (workdir, full_run)]
   assert timeless[0] == timeless[1] and len(timeless[0]) == 1 + smollm2_lora.ITERATIONS
   assert all(line["optimizer/grad_norm"] > 0 for line in timeless[1][1:])
-  assert command.rollout_contents(workdir) == command.rollout_contents(whole)
+  assert command.rollout_contents(workdir) == command.rollout_contents(full_run)
 
 
-def test_transformers_reads_the_export(whole):
+def test_transformers_reads_the_export(full_run):
   """The adapters are merged into an ordinary folder, whose greedy texts are the same there."""
   from transformers import AutoModelForCausalLM, AutoTokenizer
 
-  out = whole.parent / "export"
-  command.succeed(command.launch("export", f"--workdir={whole}", f"--out={out}",
+  out = full_run.parent / "export"
+  command.succeed(command.launch("export", f"--workdir={full_run}", f"--out={out}",
                                  "--plugins=run"))
   model, params, _ = load_pretrained(out, scan_layers=True)
   tokenizer = AutoTokenizer.from_pretrained(out)

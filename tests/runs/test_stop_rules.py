@@ -57,11 +57,11 @@ def test_rows_end_with_a_stop_string_and_keep_it(finished):
   for row in rows:
     new = row["tokens"][row["prompt_length"]:].tolist()
     text = built.task.tokenizer.decode(new)
-    found = any(string in text for string in STRINGS)
-    assert found == (row["stop_reason"] == STOP_STRING) and not (found and row["truncated"])
+    has_stop = any(string in text for string in STRINGS)
+    assert has_stop == (row["stop_reason"] == STOP_STRING) and not (has_stop and row["truncated"])
     assert row["mask"][row["prompt_length"]:].all() and len(
         row["behavior_log_probs"]) == len(row["tokens"])
-    if found:
+    if has_stop:
       assert text.endswith(STRINGS) and not any(string in built.task.tokenizer.decode(new[:-1])
                                                 for string in STRINGS)
       assert row["completion"] == text.removesuffix("1").removesuffix(

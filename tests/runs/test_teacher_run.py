@@ -22,27 +22,27 @@ def built(**keys):
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory):
   """A checkpoint of the policy's shapes with decided tastes."""
-  folder, made = tmp_path_factory.mktemp("teacher") / "checkpoint", built()
+  folder, parts = tmp_path_factory.mktemp("teacher") / "checkpoint", built()
   params = jax.tree.map(lambda x: 20 * x if x.ndim > 1 else x,
-                        made.learner.model.init(jax.random.key(7)))
-  save_pretrained(folder, made.learner.model, params, tokenizer=made.task.tokenizer)
+                        parts.learner.model.init(jax.random.key(7)))
+  save_pretrained(folder, parts.learner.model, params, tokenizer=parts.task.tokenizer)
   return str(folder)
 
 
 def divergences(teacher, **keys) -> list[float]:
   """Estimates of KL(policy || teacher) per token, of each iteration."""
-  made = built(**{"advantage.name": "reverse_kl", "term.name": "distill", "term.coef": 0.0,
-                  "teacher.pretrained": teacher, **keys})
-  run, loop, found = first_state(made.learner, smallest.start_of(made)), make_loop(*made), []
+  parts = built(**{"advantage.name": "reverse_kl", "term.name": "distill", "term.coef": 0.0,
+                   "teacher.pretrained": teacher, **keys})
+  run, loop, estimates = first_state(parts.learner, smallest.start_of(parts)), make_loop(*parts), []
   for iteration in range(1, ITERATIONS + 1):
     run, metrics, _, _ = iterate(loop, run, None, iteration)
     mean = metrics.steps[0]["distill/divergence"]
-    found.append(float(mean.total / mean.count))
-  return found
+    estimates.append(float(mean.total / mean.count))
+  return estimates
 
 
-def check_learns(found: list[float]) -> None:
-  first, last = np.mean(found[:3]), np.mean(found[-3:])
+def check_learns(estimates: list[float]) -> None:
+  first, last = np.mean(estimates[:3]), np.mean(estimates[-3:])
   assert first > 0.3 and last < 0.5 * first, (first, last)
 
 

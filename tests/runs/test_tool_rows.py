@@ -56,17 +56,17 @@ class Merged(ToolArithmetic):
 
 
 def config(preset="ctpo"):
-  made = base_config()
-  made.model.update(vocab_size=LETTERS + len(MERGES), width=16, num_layers=1, num_heads=2,
-                    num_kv_heads=1, head_dim=8, mlp_width=16)
-  made.task.update(name="tool_arithmetic", heldout_problems=8)
-  made.task.tool_arithmetic.digits = 2
-  made.rollout.update(prompts=8, group_size=8, max_prompt_tokens=5, max_new_tokens=32, window=64,
-                      slots=64, chunk=4, max_turns=3, max_tool_tokens=8, tool_chunks=None)
-  made.updates.update(optimizer_batches=1, anchor="recomputed")
-  made.optimizer.learning_rate = 1e-2
-  made.mesh.data = 1
-  return apply(made, preset)
+  values = base_config()
+  values.model.update(vocab_size=LETTERS + len(MERGES), width=16, num_layers=1, num_heads=2,
+                      num_kv_heads=1, head_dim=8, mlp_width=16)
+  values.task.update(name="tool_arithmetic", heldout_problems=8)
+  values.task.tool_arithmetic.digits = 2
+  values.rollout.update(prompts=8, group_size=8, max_prompt_tokens=5, max_new_tokens=32, window=64,
+                        slots=64, chunk=4, max_turns=3, max_tool_tokens=8, tool_chunks=None)
+  values.updates.update(optimizer_batches=1, anchor="recomputed")
+  values.optimizer.learning_rate = 1e-2
+  values.mesh.data = 1
+  return apply(values, preset)
 
 
 @pytest.fixture(scope="module")
@@ -253,8 +253,8 @@ def test_numbers_on_tool_text_change_nothing(preset, sampled, scores):
   given, hole = arguments(sampled, scores), ~sampled.host.mask
   assert blind(preset, given, hole)
   at = np.arange(hole.shape[1])
-  whole = (at >= sampled.host.prompt_length[:, None]) & (at < sampled.host.length[:, None])
-  wrong = (given[0], given[1].replace(mask=jnp.asarray(whole)), *given[2:])
+  completion = (at >= sampled.host.prompt_length[:, None]) & (at < sampled.host.length[:, None])
+  wrong = (given[0], given[1].replace(mask=jnp.asarray(completion)), *given[2:])
   assert not blind(preset, wrong, hole), "a mask that covers the tool's text would pass too"
 
 

@@ -37,12 +37,12 @@ def restored(folder, recorded=None):
   """The iteration of the restored checkpoint, whose content is checked; None without one."""
   checkpoints = Checkpoints(folder, CheckpointConfig())
   try:
-    found = checkpoints.restore(LIKE, recorded)
-    if found is None:
+    checkpoint = checkpoints.restore(LIKE, recorded)
+    if checkpoint is None:
       return None
-    np.testing.assert_array_equal(found[1]["x"], found[0])
-    checkpoints.save(found[0] + 2, {"x": jnp.zeros(3)})  # the way is free
-    return found[0]
+    np.testing.assert_array_equal(checkpoint[1]["x"], checkpoint[0])
+    checkpoints.save(checkpoint[0] + 2, {"x": jnp.zeros(3)})  # the way is free
+    return checkpoint[0]
   finally:
     checkpoints.close()
 
@@ -101,12 +101,12 @@ def test_lines_that_no_checkpoint_precedes_stay_lost_with_a_warning(folder, capl
   assert "the lines stay lost" in caplog.text
 
 
-@pytest.mark.parametrize("tail, kept, said", [
+@pytest.mark.parametrize("tail, kept, message", [
     ('{"iteration": 2, "a": 1', 1, "was torn and was dropped"),
     ('{"iteration": 2, "a": 1.0}', 2, "was completed"),
     ("", 1, ""),
 ])
-def test_a_torn_last_line_is_mended_and_said(tail, kept, said, tmp_path, caplog):
+def test_a_torn_last_line_is_mended_and_said(tail, kept, message, tmp_path, caplog):
   path = tmp_path / "metrics.jsonl"
   path.write_text('{"iteration": 1, "a": 1.0}\n' + tail)
   writer = MetricsWriter(tmp_path)
@@ -114,7 +114,7 @@ def test_a_torn_last_line_is_mended_and_said(tail, kept, said, tmp_path, caplog)
   writer.write(3, {"a": 3.0})
   writer.close()
   assert [line["iteration"] for line in read_metrics(path)] == [*range(1, kept + 1), 3]
-  assert said in caplog.text and bool(caplog.text) == bool(said)
+  assert message in caplog.text and bool(caplog.text) == bool(message)
 
 
 @pytest.mark.parametrize("damage", ["empty", "garbled"])

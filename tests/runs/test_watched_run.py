@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(folder):
+def full_run(folder):
   """A run with an evaluation, and a checkpoint, after each iteration; the third is profiled."""
   command.succeed(command.start(folder / "whole", EACH, "checkpoint.every=1", "profile=3"))
   return folder / "whole"
@@ -33,22 +33,22 @@ def accuracies(workdir) -> list[float]:
   return [line["eval/accuracy"] for line in command.metrics_lines(workdir)]
 
 
-def test_the_best_parameters_outlive_their_checkpoint(whole, folder):
-  best = int(np.argmax(accuracies(whole)))
-  assert command.checkpoint_iterations(whole) == [tiny.ITERATIONS - 1, tiny.ITERATIONS]
-  assert iterations(whole, BEST) == [best]
+def test_the_best_parameters_outlive_their_checkpoint(full_run, folder):
+  best = int(np.argmax(accuracies(full_run)))
+  assert command.checkpoint_iterations(full_run) == [tiny.ITERATIONS - 1, tiny.ITERATIONS]
+  assert iterations(full_run, BEST) == [best]
   assert best < tiny.ITERATIONS - 1, "the newest checkpoints are the best ones: nothing is shown"
   for which, iteration in (("best", best), ("latest", tiny.ITERATIONS)):
-    done = command.succeed(command.launch("export", f"--workdir={whole}", f"--checkpoint={which}",
-                                          f"--out={folder / which}"))
+    done = command.succeed(command.launch("export", f"--workdir={full_run}",
+                                          f"--checkpoint={which}", f"--out={folder / which}"))
     assert f"iteration {iteration} of" in done.stdout
   kept, last = (hf.load_pretrained(folder / which)[1] for which in ("best", "latest"))
   assert np.any(np.asarray(kept["embedding"]) != np.asarray(last["embedding"]))
 
 
-def test_a_killed_run_ends_as_early_and_with_the_same_best(whole, folder):
+def test_a_killed_run_ends_as_early_and_with_the_same_best(full_run, folder):
   """The whole run tells where patience ends it."""
-  patience, values = 2, accuracies(whole)
+  patience, values = 2, accuracies(full_run)
   stop = next(i for i in range(1, len(values))
               if i - int(np.argmax(values[:i + 1])) == patience)
   assert 2 < stop < tiny.ITERATIONS, "patience does not end this run early"
@@ -57,13 +57,14 @@ def test_a_killed_run_ends_as_early_and_with_the_same_best(whole, folder):
   kill_when(begin(environment=command.hold(3)),
             lambda: len(command.metrics_lines(workdir)) > 2, 0.0)
   command.succeed(begin())
-  assert command.timeless(workdir) == command.timeless(whole)[:stop + 1]
+  assert command.timeless(workdir) == command.timeless(full_run)[:stop + 1]
   assert iterations(workdir, BEST) == [int(np.argmax(values[:stop + 1]))]
   assert command.checkpoint_iterations(workdir)[-1] == stop
   report = (workdir / "report.html").read_text()
   assert f"iteration {stop} of {tiny.ITERATIONS}: ended early" in report
   command.succeed(begin())
-  assert command.timeless(workdir) == command.timeless(whole)[:stop + 1], "it went on after its end"
+  assert command.timeless(workdir) == command.timeless(full_run)[:stop + 1], (
+      "it went on after its end")
 
 
 def test_an_interrupted_run_has_its_report(folder):
@@ -86,6 +87,6 @@ def test_an_interrupted_run_has_its_report(folder):
   assert (workdir / "curves.png").exists() and (workdir / "samples.json").exists()
 
 
-def test_a_profile_is_in_the_folder(whole):
-  assert [path.name for path in (whole / "profile").iterdir()] == ["iteration_00003"]
-  assert list((whole / "profile").rglob("*.xplane.pb"))
+def test_a_profile_is_in_the_folder(full_run):
+  assert [path.name for path in (full_run / "profile").iterdir()] == ["iteration_00003"]
+  assert list((full_run / "profile").rglob("*.xplane.pb"))

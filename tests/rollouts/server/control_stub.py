@@ -20,11 +20,11 @@ def serving(answer, port: int = 0) -> http.server.ThreadingHTTPServer:
 
     def do_POST(self):
       size = int(self.headers.get("Content-Length") or 0)
-      found = answer(self.path, json.loads(self.rfile.read(size) or b"{}"))
-      if found is None:
+      reply = answer(self.path, json.loads(self.rfile.read(size) or b"{}"))
+      if reply is None:
         self.close_connection = True
         return
-      status, content = found
+      status, content = reply
       data = content if isinstance(content, bytes) else json.dumps(content).encode()
       self.send_response(status)
       self.send_header("Content-Length", str(len(data)))

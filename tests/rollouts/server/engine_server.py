@@ -64,10 +64,10 @@ class EngineServer(control_stub.ControlStub):
 
   def answer(self, path: str, body: dict) -> tuple[int, dict | bytes] | None:
     if path == "/v1/models":
-      found = 200, {"object": "list", "data": [{"id": "policy", "object": "model"}]}
+      reply = 200, {"object": "list", "data": [{"id": "policy", "object": "model"}]}
     else:
-      found = self._complete(body) if path == "/v1/completions" else super().answer(path, body)
-    return None if self._ended else found  # connections outlive the server's socket
+      reply = self._complete(body) if path == "/v1/completions" else super().answer(path, body)
+    return None if self._ended else reply  # connections outlive the server's socket
 
   def _complete(self, body: dict) -> tuple[int, dict | bytes]:
     problem = server_schemas.refuse(body)
@@ -114,8 +114,8 @@ def sampled(model, params, bodies: list[dict]) -> list[dict]:
   run = program(model, first["max_tokens"], first["min_tokens"], tuple(first["stop_token_ids"]),
                 rules_on(sampling))
   prompts = PromptBatch(tokens, lengths, seeds, np.arange(ROWS, dtype=np.int32))
-  found = jax.device_get(run(params, prompts, jax.random.key(0), sampling))
-  return [answer(body, found, i) for i, body in enumerate(bodies)]
+  rollout = jax.device_get(run(params, prompts, jax.random.key(0), sampling))
+  return [answer(body, rollout, i) for i, body in enumerate(bodies)]
 
 
 def answer(body: dict, rollout, i: int) -> dict:

@@ -43,7 +43,7 @@ def served(monkeypatch):
   server.close()
 
 
-def whole(content: bytes) -> bytes:
+def response(content: bytes) -> bytes:
   return HEAD + b"Content-Length: %d\r\n\r\n" % len(content) + content
 
 
@@ -59,8 +59,8 @@ def dripped(head: bytes):
 
 def test_an_answer_comes_whole(served):
   content = {"choices": [1, "ö"]}
-  found = served(lambda c: c.sendall(whole(json.dumps(content).encode()))).inquire("/x")
-  assert found == content
+  answer = served(lambda c: c.sendall(response(json.dumps(content).encode()))).inquire("/x")
+  assert answer == content
 
 
 @pytest.mark.parametrize("head", [
@@ -79,10 +79,10 @@ def test_a_dripped_answer_is_late(served, head, monkeypatch):
 def test_a_flood_is_refused(served, monkeypatch):
   monkeypatch.setattr(client, "LARGEST", 1 << 20)
   with pytest.raises(ServerError, match="the answer has more than 1 MiB"):
-    served(lambda c: c.sendall(whole(b"[" + b"1," * (1 << 20)))).inquire("/x")
+    served(lambda c: c.sendall(response(b"[" + b"1," * (1 << 20)))).inquire("/x")
 
 
 @pytest.mark.parametrize("content", [b"[" * 200_000, b'{"a":' * 100_000, b"9" * 5000, b"\xff"],
                          ids=["brackets", "objects", "digits", "bytes"])
 def test_an_answer_that_is_no_json_is_none(served, content):
-  assert served(lambda c: c.sendall(whole(content))).inquire("/x") is None
+  assert served(lambda c: c.sendall(response(content))).inquire("/x") is None

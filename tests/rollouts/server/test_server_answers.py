@@ -38,19 +38,19 @@ def test_other_requests_are_refused(change):
 
 
 def test_a_row_ends_by_a_stop_token_or_by_its_length():
-  found = completions.parse(answer(), PROMPT, LIMITS)
-  assert (found.tokens, found.log_probs, found.reason) == ([3, 4, 1], [-0.5] * 3, STOP_TOKEN)
-  found = completions.parse(answer((3, 4, 5, 6), reason="length"), PROMPT, LIMITS)
-  assert found.reason == STOP_LENGTH
-  found = completions.parse(answer((3, 4, 5, 2), reason="length"), PROMPT, LIMITS)
-  assert found.reason == STOP_TOKEN  # the last token that was allowed
+  row = completions.parse(answer(), PROMPT, LIMITS)
+  assert (row.tokens, row.log_probs, row.reason) == ([3, 4, 1], [-0.5] * 3, STOP_TOKEN)
+  row = completions.parse(answer((3, 4, 5, 6), reason="length"), PROMPT, LIMITS)
+  assert row.reason == STOP_LENGTH
+  row = completions.parse(answer((3, 4, 5, 2), reason="length"), PROMPT, LIMITS)
+  assert row.reason == STOP_TOKEN  # the last token that was allowed
 
 
 @pytest.mark.parametrize("name", ["stop_reason", "matched_stop"])
 def test_a_stop_token_may_be_left_out_of_the_ids(name):
   given = answer((3, 4), [-1.0, -1.0, -0.25], **{name: 2})
-  found = completions.parse(given, PROMPT, LIMITS)
-  assert (found.tokens, found.log_probs[-1], found.reason) == ([3, 4, 2], -0.25, STOP_TOKEN)
+  row = completions.parse(given, PROMPT, LIMITS)
+  assert (row.tokens, row.log_probs[-1], row.reason) == ([3, 4, 2], -0.25, STOP_TOKEN)
 
 
 def test_rounding_above_zero_is_none():

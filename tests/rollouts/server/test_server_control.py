@@ -38,11 +38,11 @@ def sampler(stub, api: str) -> ServerSampler:
   return ServerSampler(cfg, None, None, Limits(8, 0, (2,), 17), 2, None)
 
 
-def message(stub, api: str, target: Weights = ONE, made: ServerSampler | None = None) -> str:
+def message(stub, api: str, target: Weights = ONE, backend: ServerSampler | None = None) -> str:
   """What the run is told; it must come at once, and leave the server going."""
   begin = time.monotonic()
   with pytest.raises(ServerError) as error:
-    (made or sampler(stub, api))._load(target)
+    (backend or sampler(stub, api))._load(target)
   assert time.monotonic() - begin < PATIENCE / 10, "the run waited for a server that refused"
   assert "\n" not in str(error.value) and "Fix: " in str(error.value)
   return str(error.value)
@@ -70,17 +70,17 @@ def test_waiting_for_a_server_that_refuses_is_rejected(serve, monkeypatch):
   stub = serve(broken={"/collective_rpc": BUSY})
   monkeypatch.setattr(Client, "order", lambda self, path, body=None: (
       self._decoded("POST", path, body, client.AWAY) or {}))
-  made = sampler(stub, "vllm")
-  made._client._patience = 0.0
+  backend = sampler(stub, "vllm")
+  backend._client._patience = 0.0
   with pytest.raises(ServerError, match="did not answer"):
-    made._load(ONE)
+    backend._load(ONE)
 
 
-@pytest.mark.parametrize("answer, said", [
+@pytest.mark.parametrize("answer, text", [
     ({"success": False, "message": "no such folder: /w/one"}, "no such folder: /w/one"),
     ({"success": True}, "has weights 'default' after it was asked to load")])
-def test_what_sglang_could_not_load_is_told(answer, said, serve):
-  assert said in message(serve(broken={"/update_weights_from_disk": (200, answer)}), "sglang")
+def test_what_sglang_could_not_load_is_told(answer, text, serve):
+  assert text in message(serve(broken={"/update_weights_from_disk": (200, answer)}), "sglang")
 
 
 def order(stub) -> list[str]:
@@ -160,15 +160,15 @@ def test_a_server_that_is_too_old_is_named(api, path, old, new, serve, caplog):
 @pytest.mark.parametrize("api", PATHS)
 def test_a_server_that_loads_nothing_is_named_by_its_checksum(api, serve, caplog):
   stub = serve()
-  made = sampler(stub, api)
-  made._load(ONE)
+  backend = sampler(stub, api)
+  backend._load(ONE)
   stub.keeps = True
-  assert "is that of its earlier weights one" in message(stub, api, TWO, made)
+  assert "is that of its earlier weights one" in message(stub, api, TWO, backend)
   stub.keeps, stub.version = False, "default"
-  made._load(ONE)  # started again
+  backend._load(ONE)  # started again
   stub.version, stub.folder = "default", "/w/one, damaged"
   stub.keeps = True
-  assert "differs from the one under the same version" in message(stub, api, ONE, made)
+  assert "differs from the one under the same version" in message(stub, api, ONE, backend)
 
 
 def test_believing_a_server_without_its_checksum(serve, monkeypatch):
@@ -178,10 +178,10 @@ def test_believing_a_server_without_its_checksum(serve, monkeypatch):
   for stub in (serve(), serve(checks=False)):
     if stub.checks:
       monkeypatch.setattr(ServerSampler, "_check_checksum", lambda *_: None)
-    made = sampler(stub, "vllm")
-    made._load(ONE)
+    backend = sampler(stub, "vllm")
+    backend._load(ONE)
     stub.keeps = True
-    made._load(TWO)
+    backend._load(TWO)
     assert (stub.version, stub.folder) == ("two", "/w/one")
     monkeypatch.undo()
 

@@ -66,33 +66,34 @@ def prompts(groups=6):
   return PromptBatch(tokens, np.full(rows, 3, np.int32), ids + 100, ids // GROUP)
 
 
-def sample(made, policy, key=1):
-  return jax.device_get(made.sample(policy, prompts(), jax.random.key(key), Sampling.of(1.0)))
+def sample(backend, policy, key=1):
+  return jax.device_get(backend.sample(policy, prompts(), jax.random.key(key), Sampling.of(1.0)))
 
 
 def scored(rollout, theta, rules: Sampling | None = None):
   """The trainer's log-probs of the rows; `rules` prune to the most likely tokens."""
   cfg = StepConfig(dataclasses.replace(from_dict({}).loss, max_new_tokens=LENGTH))
-  found = score(theta, jax.tree.map(jnp.asarray, rollout), rules or Sampling.of(1.0), model=MODEL,
+  stats = score(theta, jax.tree.map(jnp.asarray, rollout), rules or Sampling.of(1.0), model=MODEL,
                 cfg=cfg, rules=frozenset({"top_k"} if rules else ()))
-  return np.where(rollout.mask, found.log_probs, 0)
+  return np.where(rollout.mask, stats.log_probs, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("api", ["vllm", "sglang"])
 def test_rows_are_those_of_the_policy(api, serve, tmp_path):
   server = serve()
-  made = sampler(server, tmp_path, api=api)
+  backend = sampler(server, tmp_path, api=api)
   theta = params()
-  rollout, metrics = sample(made, made.prepare(theta))
+  rollout, metrics = sample(backend, backend.prepare(theta))
   assert rollout.mask.sum() > 20 and len(np.unique(rollout.tokens, axis=0)) > GROUP * 3
   np.testing.assert_array_equal(rollout.row_id, prompts().row_id)
   np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=5e-5)
   assert np.abs(rollout.behavior_log_probs - scored(rollout, params(1))).max() > 0.1
   assert metrics["server/failed_groups"] == metrics["server/redrawn_batches"] == 0
-  again, _ = sample(made, made.prepare(theta))
+  again, _ = sample(backend, backend.prepare(theta))
   np.testing.assert_array_equal(again.tokens, rollout.tokens)  # seeds follow from key and row
-  assert not np.array_equal(sample(made, made.prepare(theta), key=2)[0].tokens, rollout.tokens)
+  assert not np.array_equal(
+      sample(backend, backend.prepare(theta), key=2)[0].tokens, rollout.tokens)
   assert len(server.loads) == 1, "weights that are there are not loaded again"
 
 
@@ -128,9 +129,9 @@ GARBAGE = {"text": lambda _: b"<html>busy</html>", "nothing": lambda _: b"", "Na
 @pytest.mark.parametrize("kind", quick_for((), GARBAGE))
 def test_rows_with_unusable_answers_are_drawn_again(kind, serve, tmp_path):
   server = serve(spoil=every(5, GARBAGE[kind]))
-  made = sampler(server, tmp_path, in_flight=1)
+  backend = sampler(server, tmp_path, in_flight=1)
   theta = params()
-  rollout, metrics = sample(made, made.prepare(theta))
+  rollout, metrics = sample(backend, backend.prepare(theta))
   np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=5e-5)
   assert rollout.length.min() > 3
   assert len(server.bodies) == 12 + 2 and metrics["server/failed_groups"] == 2
@@ -140,9 +141,9 @@ def test_rows_with_unusable_answers_are_drawn_again(kind, serve, tmp_path):
 
 def test_only_garbage_ends_with_one_line(serve, tmp_path):
   server = serve(spoil=lambda number, answer: {"choices": "none"})
-  made = sampler(server, tmp_path)
+  backend = sampler(server, tmp_path)
   with pytest.raises(ServerError, match=r"3 answers for one row were unusable.*no choices"):
-    sample(made, made.prepare(params()))
+    sample(backend, backend.prepare(params()))
 
 
 @pytest.mark.slow
@@ -166,18 +167,18 @@ def test_requests_in_flight_are_bounded(serve, tmp_path, monkeypatch):
         held.discard(number)
 
   monkeypatch.setattr(engine_server.EngineServer, "_complete", counted)
-  made = sampler(serve(), tmp_path, in_flight=3)
-  sample(made, made.prepare(params()))
+  backend = sampler(serve(), tmp_path, in_flight=3)
+  sample(backend, backend.prepare(params()))
   assert most[0] == 3
 
 
 @pytest.mark.slow
 def test_a_server_that_is_away_is_waited_for(serve, tmp_path, caplog, monkeypatch):
   server = serve()
-  made, theta = sampler(server, tmp_path), params()
-  policy = made.prepare(theta)
+  backend, theta = sampler(server, tmp_path), params()
+  policy = backend.prepare(theta)
   server.stop()
-  note, guard, noted = made._client._note_absence, threading.Lock(), []
+  note, guard, noted = backend._client._note_absence, threading.Lock(), []
 
   def comes_back(error):  # half a second later, without the weights
     note(error)
@@ -186,8 +187,8 @@ def test_a_server_that_is_away_is_waited_for(serve, tmp_path, caplog, monkeypatc
         threading.Timer(0.5, serve, [server.port]).start()
       noted.append(error)
 
-  monkeypatch.setattr(made._client, "_note_absence", comes_back)
-  rollout, metrics = sample(made, policy)
+  monkeypatch.setattr(backend._client, "_note_absence", comes_back)
+  rollout, metrics = sample(backend, policy)
   np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta), atol=5e-5)
   assert metrics["time/server_away"] > 0.2
   # Threads of earlier tests may still wait for servers of theirs.
@@ -213,8 +214,8 @@ def test_a_long_absence_is_said_again_and_again(each, lines, caplog, monkeypatch
       raise error
 
   client.Client("http://127.0.0.1:9", 1, 1.0, 300.0).with_retries(call)
-  own = own_lines(caplog)
-  assert own.count("does not answer (starting)") == own.count("server.patience = 300 s") == lines
+  text = own_lines(caplog)
+  assert text.count("does not answer (starting)") == text.count("server.patience = 300 s") == lines
 
 
 NUMBERS = SimpleNamespace(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0)
@@ -239,20 +240,20 @@ def test_every_number_is_sent_and_what_a_server_adds_is_named(stated, temperatur
 
 
 def test_both_servers_say_how_they_sample():
-  def said(api, answer):
+  def settings_of(api, answer):
     return control.APIS[api].stated(SimpleNamespace(inquire=lambda path: answer))
 
   config = {"vllm_config": {"model_config": {
       "logprobs_mode": "raw_logprobs", "override_generation_config": {"top_k": 5}}}}
-  assert said("vllm", config) == {"logprobs_mode": "raw_logprobs", "top_k": 5}
-  assert said("sglang", {"preferred_sampling_params": '{"min_p": 0.1}'}) == {"min_p": 0.1}
+  assert settings_of("vllm", config) == {"logprobs_mode": "raw_logprobs", "top_k": 5}
+  assert settings_of("sglang", {"preferred_sampling_params": '{"min_p": 0.1}'}) == {"min_p": 0.1}
   for answer in (None, [], {}, {"vllm_config": "text"}, {"preferred_sampling_params": None}):
-    assert said("vllm", answer) == said("sglang", answer) == {}
+    assert settings_of("vllm", answer) == settings_of("sglang", answer) == {}
 
 
 def test_an_absence_is_said_once(caplog):
   """By all threads together, each of which finds the server away, and then there."""
-  made, together = client.Client("http://127.0.0.1:9", 1, 1.0, 300.0), threading.Barrier(4)
+  caller, together = client.Client("http://127.0.0.1:9", 1, 1.0, 300.0), threading.Barrier(4)
 
   def ask():
     answers = iter((client.AwayError("away"), None))
@@ -262,23 +263,23 @@ def test_an_absence_is_said_once(caplog):
       if error := next(answers):
         raise error
 
-    made.with_retries(call)
+    caller.with_retries(call)
 
   with ThreadPoolExecutor(4) as threads:
     for done in [threads.submit(ask) for _ in range(4)]:
       done.result(300)
-  own = own_lines(caplog)
-  assert own.count("does not answer") == own.count("answers again") == 1
+  text = own_lines(caplog)
+  assert text.count("does not answer") == text.count("answers again") == 1
 
 
 def test_a_server_that_stays_away_ends_with_one_line(serve, tmp_path):
   server = serve()
-  made = sampler(server, tmp_path)
-  made._client._patience = 0.3
-  policy = made.prepare(params())
+  backend = sampler(server, tmp_path)
+  backend._client._patience = 0.3
+  policy = backend.prepare(params())
   server.stop()
   with pytest.raises(ServerError, match=r"did not answer for .* give the same command again"):
-    sample(made, policy)
+    sample(backend, policy)
 
 
 @pytest.mark.slow
@@ -294,8 +295,8 @@ def test_rows_of_other_weights_are_dropped(serve, tmp_path, caplog):
     return answer
 
   server.spoil = restart
-  made, theta = sampler(server, tmp_path / "handed", in_flight=1), params()
-  rollout, metrics = sample(made, made.prepare(theta))
+  backend, theta = sampler(server, tmp_path / "handed", in_flight=1), params()
+  rollout, metrics = sample(backend, backend.prepare(theta))
   assert metrics["server/redrawn_batches"] == 1
   text = "\n".join(line for line in caplog.text.splitlines() if f":{server.port}'" in line)
   assert "all completions are drawn again" in text
@@ -307,26 +308,27 @@ def test_believing_the_server_would_take_rows_of_other_weights(serve, tmp_path, 
   """A wrong one: it does not ask for the version. The test above rejects it."""
   other = weights.publish(tmp_path / "other", MODEL, params(1), TOKENIZER, None)
   server = serve()
-  made, theta = sampler(server, tmp_path / "handed"), params()
-  policy = made.prepare(theta)
+  backend, theta = sampler(server, tmp_path / "handed"), params()
+  policy = backend.prepare(theta)
   server.load(str(other.folder))
-  monkeypatch.setattr(made, "_version", lambda: policy.weights.version)
-  rollout, _ = sample(made, policy)
+  monkeypatch.setattr(backend, "_version", lambda: policy.weights.version)
+  rollout, _ = sample(backend, policy)
   assert np.abs(rollout.behavior_log_probs - scored(rollout, theta)).max() > 0.1
 
 
 def test_a_key_is_sent_if_there_is_one(monkeypatch):
-  made = client.Client("http://127.0.0.1:9", 1, 1.0, 1.0)
-  assert "Authorization" not in made._session.headers
+  caller = client.Client("http://127.0.0.1:9", 1, 1.0, 1.0)
+  assert "Authorization" not in caller._session.headers
   monkeypatch.setenv(client.KEY, "secret")
-  made = client.Client("http://127.0.0.1:9", 1, 1.0, 1.0)
-  assert made._session.headers["Authorization"] == "Bearer secret"
+  caller = client.Client("http://127.0.0.1:9", 1, 1.0, 1.0)
+  assert caller._session.headers["Authorization"] == "Bearer secret"
 
 
 @pytest.mark.slow
 def test_a_pruned_distribution_is_the_servers(serve, tmp_path):
-  made, theta = sampler(serve(), tmp_path), params()
+  backend, theta = sampler(serve(), tmp_path), params()
   rules = Sampling.of(0.8, top_k=3)
-  rollout, _ = jax.device_get(made.sample(made.prepare(theta), prompts(), jax.random.key(1), rules))
+  rollout, _ = jax.device_get(
+      backend.sample(backend.prepare(theta), prompts(), jax.random.key(1), rules))
   np.testing.assert_allclose(rollout.behavior_log_probs, scored(rollout, theta, rules), atol=5e-5)
   assert np.abs(rollout.behavior_log_probs - scored(rollout, theta)).max() > 0.1

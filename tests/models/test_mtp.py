@@ -45,8 +45,8 @@ def tokens(seed=0, width=9):
 
 @functools.cache
 def parameters(name):
-  found = MODELS[name].init(jax.random.key(0))
-  return jax.tree.map(lambda x: 5 * x if x.ndim > 1 else x, found)
+  params = MODELS[name].init(jax.random.key(0))
+  return jax.tree.map(lambda x: 5 * x if x.ndim > 1 else x, params)
 
 
 @functools.cache
@@ -77,11 +77,11 @@ def by_prefix(name, ids, temperature):
 
 def check_slots(name):
   ids = tokens()
-  found = scored(name, distribution=Distribution(0.7))
-  assert found.shape == ids.shape and found.dtype == jnp.float32
+  scores = scored(name, distribution=Distribution(0.7))
+  assert scores.shape == ids.shape and scores.dtype == jnp.float32
   for row, length in enumerate(LENGTH):
     expected = by_prefix(name, ids[row, :length], 0.7)
-    np.testing.assert_allclose(found[row, :length], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(scores[row, :length], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -131,19 +131,19 @@ def inside(x, first=2):
 
 @pytest.mark.parametrize("name", ["tied", "scanned"])
 def test_bins_padding_row_order_and_columns_change_nothing(name):
-  whole = inside(scored(name))
+  expected = inside(scored(name))
   for bins, order in ((Bins(12, 2), [0, 1, 2, 3]), (Bins(20, 4), [0, 1, 2, 3])):
     packed = scored(name, tokens()[jnp.asarray(order)], LENGTH[order], bins=bins)
-    np.testing.assert_allclose(packed, whole, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(packed, expected, rtol=1e-4, atol=1e-5)
   wider = jnp.pad(tokens(), ((0, 0), (0, 5)), constant_values=7)
-  np.testing.assert_allclose(inside(scored(name, wider))[:, :9], whole, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(inside(scored(name, wider))[:, :9], expected, rtol=1e-4, atol=1e-5)
   order = np.array([2, 0, 3, 1])
   np.testing.assert_allclose(scored(name, tokens()[order], LENGTH[order]), scored(name)[order],
                              rtol=1e-4, atol=1e-5)
   where = np.arange(9) >= PROMPT[:, None]
   for bins in (None, Bins(12, 2)):
     some = scored(name, completion=(jnp.asarray(PROMPT), 8), bins=bins)
-    np.testing.assert_allclose(inside(some) * where, whole * where, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(inside(some) * where, expected * where, rtol=1e-4, atol=1e-5)
     assert not np.any(np.asarray(some)[:, :2]), "nothing precedes these by two"
 
 
@@ -162,8 +162,8 @@ def test_banned_tokens_are_those_of_the_slot():
   ids = tokens().at[0, 5].set(3)
   plain = scored("tied", ids)
   stops = ((1, 2, 3), jnp.asarray(banned))
-  found = scored("tied", ids, distribution=Distribution(banned=stops))
-  changed = np.argwhere(np.abs(found - plain) > 1e-6)
+  scores = scored("tied", ids, distribution=Distribution(banned=stops))
+  changed = np.argwhere(np.abs(scores - plain) > 1e-6)
   assert changed.tolist() == [[0, 4]]
 
 
@@ -180,8 +180,8 @@ def test_what_it_cannot_score_is_refused_by_name():
 
 def trunk_gradient(model):
   def total(params):
-    found = row_stats(params, tokens(), jnp.asarray(LENGTH), model=model, stats=AHEAD).mtp_log_probs
-    return jnp.sum(inside(np.ones((4, 9))) * found)
+    ahead = row_stats(params, tokens(), jnp.asarray(LENGTH), model=model, stats=AHEAD).mtp_log_probs
+    return jnp.sum(inside(np.ones((4, 9))) * ahead)
 
   gradient = flatten_dict(jax.jit(jax.grad(total))(parameters("tied")))
   sizes = {keys: float(jnp.max(jnp.abs(x))) for keys, x in gradient.items()}
@@ -199,14 +199,14 @@ def test_a_detached_head_leaves_the_trunk_alone():
 def test_the_trunk_begins_and_computes_as_without_the_head(name):
   model = MODELS[name]
   plain = Model(dataclasses.replace(model.config, mtp=False))
-  own = model.init(jax.random.key(3))
-  jax.tree.map(np.testing.assert_array_equal, mtp.without(own), plain.init(jax.random.key(3)))
+  theta = model.init(jax.random.key(3))
+  jax.tree.map(np.testing.assert_array_equal, mtp.without(theta), plain.init(jax.random.key(3)))
 
   def log_probs(params, model):
     return row_stats(params, tokens(), jnp.asarray(LENGTH), model=model).log_probs
 
   run = jax.jit(log_probs, static_argnames="model")
-  both = [run(own, model), run(mtp.without(own), plain)]
+  both = [run(theta, model), run(mtp.without(theta), plain)]
   np.testing.assert_array_equal(*both)
   ranks = jax.tree.map(lambda x, axes: x.ndim == len(axes), model.shapes(), model.logical_axes())
   assert all(jax.tree.leaves(ranks))

@@ -86,9 +86,9 @@ def small(monkeypatch):
     monkeypatch.setattr(attention_kernels, name, interpreted)
 
 
-def differs(found, expected) -> float:
+def differs(outputs, expected) -> float:
   return max(float(np.max(np.abs(a - b)))
-             for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
+             for a, b in zip(jax.tree.leaves(outputs), jax.tree.leaves(expected), strict=True))
 
 
 @pytest.mark.parametrize("kind, form", [
@@ -103,8 +103,8 @@ def test_every_kind_is_attention(kind, form, small):
 @pytest.mark.parametrize("kind", ["blocked", "splash", "triton"])
 def test_bfloat16_is_as_near_as_its_rounding(kind, small):
   exact = plain(PACKED)
-  own = differs(plain(PACKED, "bfloat16"), exact)
-  assert 1e-3 < differs(value_and_gradients(kind, PACKED, "bfloat16"), exact) < max(2 * own, 0.05)
+  error = differs(plain(PACKED, "bfloat16"), exact)
+  assert 1e-3 < differs(value_and_gradients(kind, PACKED, "bfloat16"), exact) < max(2 * error, 0.05)
 
 
 def test_masks_that_mix_segments_are_rejected(small, monkeypatch):
@@ -120,13 +120,13 @@ def test_masks_that_mix_segments_are_rejected(small, monkeypatch):
 @pytest.mark.parametrize("kind", quick_for({"blocked"}, ["plain", "blocked", "splash", "triton"]))
 def test_a_gradient_does_not_see_its_neighbour(kind, small):
   seen, given = seen_by(kind, PACKED), operands()
-  own = (segments_of(PACKED)[0] == 2)[..., None, None]
+  inside = (segments_of(PACKED)[0] == 2)[..., None, None]
 
   def loss(queries, keys, values):
-    return jnp.sum(jnp.where(own, attend_rows(queries, keys, values, seen, None), 0))
+    return jnp.sum(jnp.where(inside, attend_rows(queries, keys, values, seen, None), 0))
 
   d_queries, d_keys, d_values = jax.grad(loss, (0, 1, 2))(*given)
-  others = ~own[..., 0, 0]
+  others = ~inside[..., 0, 0]
   for x in (d_queries, jnp.moveaxis(d_keys, 3, 1), jnp.moveaxis(d_values, 2, 1)):
     assert not np.any(np.asarray(x)[others]) and np.any(np.asarray(x)[~others])
 
@@ -145,8 +145,8 @@ def test_splash_computes_the_blocks_in_which_a_segment_has_pairs(starts):
   block, segments = 128, row_of(starts)
   pairs = np.tril(segments[:, None] == segments)
   blocks = pairs.reshape(6, block, 6, block).any((1, 3))
-  whole = attention_kernels._splash_kernel(4, 768, block, True, 0)
-  kernel = attention_kernels._of_segments(whole, jnp.asarray(segments), block)
+  full = attention_kernels._splash_kernel(4, 768, block, True, 0)
+  kernel = attention_kernels._of_segments(full, jnp.asarray(segments), block)
   for mask, of_keys in ((kernel.fwd_mask_info, False), (kernel.dkv_mask_info, True)):
     computed, names = (np.asarray(x[0].T if of_keys else x[0])
                        for x in (mask.block_mask, mask.data_next))
@@ -180,9 +180,9 @@ def test_without_the_other_blocks_a_row_is_attention(longest_fused, window, smal
   monkeypatch.setattr(attention_kernels, "LONGEST_FUSED", longest_fused)
   attention_kernels._splash_kernel.cache_clear()
   segments = row_of(STARTS[0], 730)
-  found = alone("splash", segments, window)
+  outputs = alone("splash", segments, window)
   attention_kernels._splash_kernel.cache_clear()
-  assert differs(found, alone("plain", segments, window)) < 2e-5
+  assert differs(outputs, alone("plain", segments, window)) < 2e-5
 
 
 @pytest.mark.slow
@@ -222,8 +222,8 @@ def test_attention_to_the_tokens_of_a_device_alone_is_rejected(small, monkeypatc
     return real(self, function, tuple(padded), tuple(wrong))[:, :, :, :LENGTH]
 
   monkeypatch.setattr(parallel.Layout, "by_shard", of_own_tokens)
-  found = on_four_devices("blocked", MeshConfig(1, 2, 1, sequence=2))
-  assert differs(found, plain(PACKED)) > 0.1
+  outputs = on_four_devices("blocked", MeshConfig(1, 2, 1, sequence=2))
+  assert differs(outputs, plain(PACKED)) > 0.1
 
 
 def test_no_array_has_two_axes_of_tokens():

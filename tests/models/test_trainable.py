@@ -49,8 +49,8 @@ def batch(rows=8, length=7):
   rng = np.random.default_rng(0)
   tokens = rng.integers(0, 16, (rows, length)).astype(np.int32)
   weights = np.full((rows, length), 1 / rows / length, np.float32)
-  whole = SupervisedBatch(tokens, np.full(rows, length, np.int32), weights)
-  return jax.tree.map(jnp.asarray, whole)
+  arrays = SupervisedBatch(tokens, np.full(rows, length, np.int32), weights)
+  return jax.tree.map(jnp.asarray, arrays)
 
 
 def trained_for(cfg, steps=2, mesh=None, micro_batches=1, model=MODEL):

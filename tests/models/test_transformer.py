@@ -30,13 +30,13 @@ def inputs(rows=3, length=10):
 def test_cached_equals_whole(scan):
   model = Model(dataclasses.replace(CONFIG, scan_layers=scan))
   params = model.init(jax.random.key(0))
-  whole, _ = hidden(model)(params, *inputs())
+  expected, _ = hidden(model)(params, *inputs())
   cache, parts = kv_cache.empty(model.config, 3, 6), []
   for start, end in ((0, 6), (6, 7), (7, 10)):
     cache = kv_cache.grow(cache, max(6, end))
     part, cache = hidden(model)(params, *(x[:, start:end] for x in inputs()), cache=cache)
     parts.append(part)
-  np.testing.assert_allclose(jnp.concatenate(parts, 1), whole, atol=2e-5)
+  np.testing.assert_allclose(jnp.concatenate(parts, 1), expected, atol=2e-5)
 
 
 def test_causality_by_gradient():

@@ -164,10 +164,10 @@ def check_micro_batches(estimator, cfg):
   """What is made of the whole batch first is its declared statistics, and nothing else."""
   c = case(5)
   value, gradient = weighted(estimator, cfg, c)
-  whole = prepared(estimator, cfg, c)
+  weights = prepared(estimator, cfg, c)
   for parts in (2, 4):
     split = [weighted(estimator, cfg, c.rows(slice(i, None, parts)), token_weights(c)[i::parts],
-                      None if whole is None else whole[i::parts]) for i in range(parts)]
+                      None if weights is None else weights[i::parts]) for i in range(parts)]
     close(sum(v for v, _ in split), value, f"{parts} micro-batches change the loss")
     for i, (_, g) in enumerate(split):
       close(g, gradient[i::parts], f"{parts} micro-batches change the gradient")
@@ -261,20 +261,20 @@ def check_local_gradient(estimator, cfg):
   columns = c.columns(cfg)
   _, transpose = jax.vjp(lambda x: estimator(x, *rest, cfg, **columns).per_token_loss,
                          jnp.asarray(c.log_probs))
-  found = set()
-  _collect(jax.make_jaxpr(transpose)(jnp.ones(c.mask.shape)).jaxpr, found)
-  assert found <= LOCAL, f"the gradient flows through {sorted(found - LOCAL)}"
+  primitives = set()
+  _collect(jax.make_jaxpr(transpose)(jnp.ones(c.mask.shape)).jaxpr, primitives)
+  assert primitives <= LOCAL, f"the gradient flows through {sorted(primitives - LOCAL)}"
 
 
-def _collect(jaxpr, found):
+def _collect(jaxpr, primitives):
   for equation in jaxpr.eqns:
-    found.add(equation.primitive.name)
+    primitives.add(equation.primitive.name)
     for value in equation.params.values():
       for inner in value if isinstance(value, (tuple, list)) else (value,):
         if hasattr(inner, "jaxpr"):
-          _collect(inner.jaxpr, found)
+          _collect(inner.jaxpr, primitives)
         elif hasattr(inner, "eqns"):
-          _collect(inner, found)
+          _collect(inner, primitives)
 
 
 CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items())

@@ -8,8 +8,8 @@ def table(page: str, heading: str, number: int = 0) -> dict[str, list[str]]:
   """Returns name in the first column -> other cells, of a section's `number`-th table."""
   sections = re.split(r"^## ", page, flags=re.M)
   section = next(s for s in sections if s.startswith(heading + "\n"))
-  found = re.findall(r"(?:^\|.*\|\n?)+", section, re.M)
-  rows = [line.strip("|").split(" | ") for line in found[number].strip().split("\n")]
+  tables = re.findall(r"(?:^\|.*\|\n?)+", section, re.M)
+  rows = [line.strip("|").split(" | ") for line in tables[number].strip().split("\n")]
   rows = [[cell.strip() for cell in row] for row in rows if not row[0].startswith("---")]
   assert len({len(row) for row in rows}) == 1, f"{heading}: rows of unequal length"
   cells = {links(row[0])[0]: row[1:] for row in rows[1:]}

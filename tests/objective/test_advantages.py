@@ -126,9 +126,9 @@ NOT_INVARIANT = {"otb"}  # its position is the column
 
 
 def test_every_advantage_is_listed():
-  own = {name for name in advantages.names()
-         if advantages.spec(name).function.__module__.startswith("jaxrl_llm.")}
-  assert {cfg.name for cfg in EVERY.values()} == own
+  names = {name for name in advantages.names()
+           if advantages.spec(name).function.__module__.startswith("jaxrl_llm.")}
+  assert {cfg.name for cfg in EVERY.values()} == names
 
 
 def properties(advantage, cfg, *, group, tool_text):

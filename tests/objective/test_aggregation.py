@@ -141,5 +141,5 @@ def test_splitting_a_group_changes_balanced_weights():
   values = jnp.asarray(np.broadcast_to(advantages[:, None], mask.shape), jnp.float32)
   weigh = lambda rows: loss_weights(jnp.asarray(mask[rows]), values[rows],
                                     jnp.zeros(4, jnp.int32)[rows], BALANCED)
-  whole, *halves = map(weigh, (slice(0, 4), slice(0, 2), slice(2, 4)))
-  assert np.abs(np.concatenate(halves) / 2 - whole).max() > 1e-2
+  full, *halves = map(weigh, (slice(0, 4), slice(0, 2), slice(2, 4)))
+  assert np.abs(np.concatenate(halves) / 2 - full).max() > 1e-2

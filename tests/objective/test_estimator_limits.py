@@ -60,8 +60,8 @@ def test_gppo_is_a_truncated_ratio_on_the_side_of_the_advantage():
   ratio = np.exp(case.log_probs - case.anchor)
   clipped = np.where(case.advantages > 0, np.minimum(ratio, 1.2), np.maximum(ratio, 0.8))
   expected = -contracts.token_weights(case) * np.where(case.mask, clipped * case.advantages, 0)
-  found = gradient("ce_gppo", {"beta_low": 1.0, "dual_clip": None}, case)
-  np.testing.assert_allclose(found, expected, atol=1e-6)
+  slope = gradient("ce_gppo", {"beta_low": 1.0, "dual_clip": None}, case)
+  np.testing.assert_allclose(slope, expected, atol=1e-6)
 
 
 def test_the_sign_of_drpo_changes_at_its_unit():
@@ -71,8 +71,8 @@ def test_the_sign_of_drpo_changes_at_its_unit():
   case = dataclasses.replace(case, log_probs=log_probs, anchor=anchor, mask=np.ones((1, 3), bool),
                              advantages=np.ones((1, 3)))
   with jax.enable_x64(True):
-    found = -gradient("drpo", {"eps": 0.15}, case)[0]
-  assert abs(found[0]) < 1e-12 and found[1] > 0.1 and found[2] < -0.1
+    slope = -gradient("drpo", {"eps": 0.15}, case)[0]
+  assert abs(slope[0]) < 1e-12 and slope[1] > 0.1 and slope[2] < -0.1
 
 
 def test_turns_of_one_token_are_token_ratios_and_one_turn_is_the_row():
@@ -82,8 +82,8 @@ def test_turns_of_one_token_are_token_ratios_and_one_turn_is_the_row():
   alone = dataclasses.replace(case, turn_id=order)
   np.testing.assert_allclose(gradient("gspo", segment, alone), gradient("ppo", PPO, case),
                              atol=1e-6)
-  whole = dataclasses.replace(case, turn_id=case.mask.astype(np.int32))
-  np.testing.assert_allclose(gradient("gspo", segment, whole), gradient("gspo", PPO, case),
+  one_turn = dataclasses.replace(case, turn_id=case.mask.astype(np.int32))
+  np.testing.assert_allclose(gradient("gspo", segment, one_turn), gradient("gspo", PPO, case),
                              atol=1e-6)
   between = gradient("gspo", segment, case)
   for other in (gradient("ppo", PPO, case), gradient("gspo", PPO, case)):

@@ -305,8 +305,8 @@ BY_HAND = [
 
 @pytest.mark.parametrize(("name", "numbers", "ratios", "advantage", "gradient"), BY_HAND)
 def test_gradients_by_hand(name, numbers, ratios, advantage, gradient):
-  found = _one_row(name, ratios, advantage, **numbers)
-  np.testing.assert_allclose(found, gradient, rtol=1e-6)
+  row = _one_row(name, ratios, advantage, **numbers)
+  np.testing.assert_allclose(row, gradient, rtol=1e-6)
 
 
 def test_m2po_counts_what_it_drops():

@@ -107,8 +107,8 @@ def test_bpco_at_its_limits():
   targets = advantages.value_targets(given, AdvantageConfig("gae", lam=0.3, target_lam=1.0))
   np.testing.assert_allclose(targets, slow_returns(x, AdvantageConfig("gae"), x.rewards, live),
                              rtol=1e-5, atol=1e-5)
-  own = advantages.value_targets(given, AdvantageConfig("gae", lam=0.3))
-  assert np.abs(np.asarray(own - targets)).max() > 0.1, "the advantage's lambda does as well"
+  of_lambda = advantages.value_targets(given, AdvantageConfig("gae", lam=0.3))
+  assert np.abs(np.asarray(of_lambda - targets)).max() > 0.1, "the advantage's lambda does as well"
   for scale in (1e4, -1e4):
     far = given.replace(values=scale * given.values, rewards=scale * given.rewards)
     assert np.isfinite(gae(far, AdvantageConfig("gae", upgo=0.5, length_alpha=0.4))).all()

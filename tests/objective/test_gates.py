@@ -30,13 +30,13 @@ def gated(entropy, mask, share):
 def test_entropy_gate_is_the_quantile_of_the_batch(share):
   entropy, mask = batch()
   expected = mask & (entropy >= np.quantile(entropy[mask].astype(np.float64), 1 - share) - 1e-6)
-  found = gated(np.where(mask, entropy, np.nan), mask, share)
-  np.testing.assert_array_equal(found, expected)
+  gate = gated(np.where(mask, entropy, np.nan), mask, share)
+  np.testing.assert_array_equal(gate, expected)
   order = np.random.default_rng(1).permutation(len(mask))
-  np.testing.assert_array_equal(gated(entropy[order], mask[order], share), found[order])
+  np.testing.assert_array_equal(gated(entropy[order], mask[order], share), gate[order])
   rows = [mask[i] & (entropy[i] >= np.quantile(entropy[i][mask[i]], 1 - share))
           for i in range(len(mask) - 1)]
-  assert not np.array_equal(np.stack(rows), found[:-1])  # ASPO's quantile, of the row, is another
+  assert not np.array_equal(np.stack(rows), gate[:-1])  # ASPO's quantile, of the row, is another
 
 
 def test_entropy_gate_at_its_ends():
@@ -59,20 +59,20 @@ def between(log_probs, behavior, versions, version):
 def test_anchor_by_lag():
   """Lags 1, 2, 3 and 4: shares 0, 1/2, 2/3 and 3/4; unknown and future versions: 0."""
   log_probs, behavior = np.full((1, 6), -1.0), np.full((1, 6), -3.0)
-  found = between(log_probs, behavior, np.array([[9, 8, 7, 6, -1, 12]]), 10)
-  np.testing.assert_allclose(found[0], [-3, -2, -3 + 4 / 3, -1.5, -3, -3], rtol=1e-6)
+  anchors = between(log_probs, behavior, np.array([[9, 8, 7, 6, -1, 12]]), 10)
+  np.testing.assert_allclose(anchors[0], [-3, -2, -3 + 4 / 3, -1.5, -3, -3], rtol=1e-6)
   linear = np.log((np.exp(-3) + np.exp(-1)) / 2)
-  assert abs(found[0, 1] - linear) > 0.1  # the other published form mixes probabilities
+  assert abs(anchors[0, 1] - linear) > 0.1  # the other published form mixes probabilities
 
 
 def test_anchor_splits_the_ratio_and_has_no_gradient():
   rng = np.random.default_rng(0)
   log_probs, behavior = (-rng.exponential(1, (3, 5)).astype(np.float32) for _ in range(2))
   versions = rng.integers(0, 8, (3, 5))
-  found = between(log_probs, behavior, versions, 8)
-  np.testing.assert_allclose((log_probs - found) + (found - behavior), log_probs - behavior,
+  anchors = between(log_probs, behavior, versions, 8)
+  np.testing.assert_allclose((log_probs - anchors) + (anchors - behavior), log_probs - behavior,
                              atol=1e-6)
-  assert np.abs(found - behavior).max() > 0.1 and np.abs(found - log_probs).max() > 0.1
+  assert np.abs(anchors - behavior).max() > 0.1 and np.abs(anchors - log_probs).max() > 0.1
   gradient = jax.grad(lambda x: anchor.interpolated(x, jnp.asarray(behavior), jnp.asarray(versions),
                                                     8).sum())(jnp.asarray(log_probs))
   np.testing.assert_array_equal(gradient, 0.0)
@@ -104,8 +104,8 @@ def overflowing(log_weights):
 def check_one_dominates(scale):
   """One weight is all: the share is 1 / B, however large the weight is."""
   for largest in (50.0, 1e4):
-    found = float(scale(jnp.asarray([largest, 0.0, -largest, 1.0])))
-    assert found == pytest.approx(0.5, abs=1e-3)
+    share = float(scale(jnp.asarray([largest, 0.0, -largest, 1.0])))
+    assert share == pytest.approx(0.5, abs=1e-3)
 
 
 def test_one_dominating_weight_in_log_space():

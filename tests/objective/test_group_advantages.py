@@ -39,21 +39,21 @@ def rows(groups, parts=None, length=3):
 def of_rows(name, groups, parts=None, **numbers):
   """{(group, row): advantage}."""
   inputs, listed = rows(groups, parts)
-  found = advantages.get_advantage(name)(inputs, AdvantageConfig(name, **numbers))
-  return dict(zip(listed, np.asarray(found[:, 0]), strict=True))
+  values = advantages.get_advantage(name)(inputs, AdvantageConfig(name, **numbers))
+  return dict(zip(listed, np.asarray(values[:, 0]), strict=True))
 
 
 @pytest.mark.parametrize(("name", "numbers", "expected"), WORKED)
 def test_worked_numbers(name, numbers, expected):
-  found = of_rows(name, [ONE_RIGHT], **numbers)
-  np.testing.assert_allclose([found[0, i] for i in range(4)], expected, atol=5e-4)
+  by_row = of_rows(name, [ONE_RIGHT], **numbers)
+  np.testing.assert_allclose([by_row[0, i] for i in range(4)], expected, atol=5e-4)
   plain = of_rows("dr_grpo", [ONE_RIGHT])
-  assert abs(found[0, 0] - plain[0, 0]) > 0.05
+  assert abs(by_row[0, 0] - plain[0, 0]) > 0.05
 
 
 def largest_difference(name, numbers, loop):
-  found = of_rows(name, GROUPS, **numbers)
-  return max(abs(found[g, i] - value) for g, rewards in enumerate(GROUPS)
+  by_row = of_rows(name, GROUPS, **numbers)
+  return max(abs(by_row[g, i] - value) for g, rewards in enumerate(GROUPS)
              for i, value in enumerate(loop(list(rewards), **numbers)))
 
 
@@ -80,8 +80,8 @@ def test_the_loop_rejects_another_advantage(name, numbers, wrong):
 def test_limits():
   dr_grpo = of_rows("dr_grpo", GROUPS)
   for name, numbers in (("opmd", {"tau": 1e4}), ("asymre", {"shift": 0.0})):
-    found = of_rows(name, GROUPS, **numbers)
-    np.testing.assert_allclose([*found.values()], [*dr_grpo.values()], atol=2e-3)
+    by_row = of_rows(name, GROUPS, **numbers)
+    np.testing.assert_allclose([*by_row.values()], [*dr_grpo.values()], atol=2e-3)
   largest = of_rows("opmd", GROUPS, tau=1e-3)
   assert largest[6, 1] == pytest.approx(0, abs=1e-2) and largest[6, 0] == pytest.approx(-1.75, 0.01)
   scale = of_rows("maxrl", [(7.0, 0.0, 0.0, 0.0)])
@@ -91,8 +91,8 @@ def test_limits():
   np.testing.assert_allclose([*of_rows("pass_k", binary, k=1).values()], [*population.values()],
                              atol=1e-5)
   for k in (1, 2, 3):
-    found = of_rows("pass_k", binary, k=k)
-    sums = [sum(v for (g, _), v in found.items() if g == group) for group in range(len(binary))]
+    by_row = of_rows("pass_k", binary, k=k)
+    sums = [sum(v for (g, _), v in by_row.items() if g == group) for group in range(len(binary))]
     np.testing.assert_allclose(sums, 0, atol=1e-5)
 
 
@@ -119,15 +119,15 @@ def test_gdpo_equals_the_loop():
             for i, z in enumerate(reference.gdpo_scores(parts, (1.0, 0.5)))}
   tokens = [(row, scores[row]) for row, mask in zip(listed, np.asarray(inputs.mask), strict=True)
             for _ in range(mask.sum())]
-  found = gdpo(weights=(1.0, 0.5))
-  whole = {row: w for (row, _), w in zip(tokens, reference.whitened([z for _, z in tokens]),
-                                         strict=True)}
-  np.testing.assert_allclose([found[row] for row in whole], [*whole.values()], atol=1e-5)
+  by_token = gdpo(weights=(1.0, 0.5))
+  z_scores = {row: w for (row, _), w in zip(tokens, reference.whitened([z for _, z in tokens]),
+                                            strict=True)}
+  np.testing.assert_allclose([by_token[row] for row in z_scores], [*z_scores.values()], atol=1e-5)
   by_rows = gdpo(weights=(1.0, 0.5), whiten="rows")
   expected = np.array([scores[row] for row in by_rows])
   expected = (expected - expected.mean()) / (expected.std(ddof=1) + 1e-4)
   np.testing.assert_allclose([*by_rows.values()], expected, atol=1e-5)
-  assert np.abs(np.array([*found.values()]) - expected).max() > 1e-3
+  assert np.abs(np.array([*by_token.values()]) - expected).max() > 1e-3
 
 
 def test_a_part_times_a_hundred_changes_nothing_in_gdpo():
@@ -143,10 +143,10 @@ def test_gdpo_with_one_part_is_whitened_grpo():
   inputs, _ = rows(SUMS)
   grpo = np.asarray(advantages.get_advantage("grpo")(inputs, AdvantageConfig("grpo")))
   inputs, _ = rows(SUMS, single)
-  found = np.asarray(advantages.get_advantage("gdpo")(inputs, AdvantageConfig("gdpo")))
+  values = np.asarray(advantages.get_advantage("gdpo")(inputs, AdvantageConfig("gdpo")))
   mask = np.asarray(inputs.mask)
   expected = (grpo - grpo[mask].mean()) / grpo[mask].std(ddof=1)
-  np.testing.assert_allclose(found[mask], expected[mask], atol=1e-4)
+  np.testing.assert_allclose(values[mask], expected[mask], atol=1e-4)
 
 
 def test_gdpo_refuses_another_number_of_weights():

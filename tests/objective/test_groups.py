@@ -79,8 +79,8 @@ def test_published_targets_of_qrpo():
   """u = 1/2, beta .1: log -.4534, identity -.2697, and normal 0 - 1 / (2 beta)."""
   still = {"move": 0 * MOVE}
   for transform, target in (("log", -.4534), ("identity", -.2697), ("normal", -5.0)):
-    found = coefficients("qrpo", {"transform": transform}, **still)
-    assert found[4] / 0.2 == pytest.approx(target, abs=1e-4)
+    values = coefficients("qrpo", {"transform": transform}, **still)
+    assert values[4] / 0.2 == pytest.approx(target, abs=1e-4)
 
 
 # --- what each has to do, and forms that do not
@@ -118,8 +118,8 @@ def rests_at_the_target(estimator=None) -> bool:
   """A policy whose row log-probs have moved by R / eta, up to a constant of the group, is left."""
   move = np.where(MASK, ((REWARD / 0.5 + [.3, .3, .3, -1, -1]) / MASK.sum(1))[:, None], 0)
   anchor = ANCHOR + np.array([0, -.7, .4, .2, 0])[:, None] * MASK
-  found = coefficients("tpo", {"eta": 0.5}, move=move, anchor=anchor, estimator=estimator)
-  return bool(np.abs(found).max() < 1e-12)
+  values = coefficients("tpo", {"eta": 0.5}, move=move, anchor=anchor, estimator=estimator)
+  return bool(np.abs(values).max() < 1e-12)
 
 
 def halved_temperature(coefficient):
@@ -134,9 +134,9 @@ def test_tpo_rests_at_its_target():
 
 def test_tpo_on_the_policy_of_the_anchor():
   """It begins as q - p of the rewards alone, and in a group of equal rewards with nothing."""
-  found = coefficients("tpo", move=0 * MOVE, reward=np.array([1., 0, 0, 1, 1]))
-  np.testing.assert_allclose(found[:3], np.array([E, 1, 1]) / (E + 2) - 1 / 3, rtol=1e-6)
-  assert np.abs(found[3:]).max() < 1e-15
+  values = coefficients("tpo", move=0 * MOVE, reward=np.array([1., 0, 0, 1, 1]))
+  np.testing.assert_allclose(values[:3], np.array([E, 1, 1]) / (E + 2) - 1 / 3, rtol=1e-6)
+  assert np.abs(values[3:]).max() < 1e-15
   moved = coefficients("tpo", reward=np.ones(5))
   assert moved[0] < 0 < moved[1] and np.sign(moved[3]) == -1  # back to the anchor
 
@@ -183,13 +183,13 @@ def test_oapl_is_dro_of_the_sequence_with_a_soft_baseline():
   def dro(*arrays, **further):
     return estimators.get_estimator("dro")(*arrays[:4], cfg)
 
-  found = {name: coefficients("oapl", reward=np.asarray(reward, np.float64), estimator=dro)
-           for name, reward in (("opmd", opmd), ("mean", mean))}
-  np.testing.assert_allclose(coefficients("oapl", WORKED["oapl"][0]), 0.2 * found["opmd"],
+  by_baseline = {name: coefficients("oapl", reward=np.asarray(reward, np.float64), estimator=dro)
+                 for name, reward in (("opmd", opmd), ("mean", mean))}
+  np.testing.assert_allclose(coefficients("oapl", WORKED["oapl"][0]), 0.2 * by_baseline["opmd"],
                              atol=1e-6)
   far = coefficients("oapl", {"beta": 0.1, "beta_value": 1e4})
-  np.testing.assert_allclose(far, 0.2 * found["mean"], atol=1e-4)
-  assert np.abs(found["mean"] - found["opmd"]).max() > 0.05
+  np.testing.assert_allclose(far, 0.2 * by_baseline["mean"], atol=1e-4)
+  assert np.abs(by_baseline["mean"] - by_baseline["opmd"]).max() > 0.05
 
 
 def test_the_coefficient_of_real_is_bounded():
@@ -198,11 +198,11 @@ def test_the_coefficient_of_real_is_bounded():
   case = {"move": 8 * rng.standard_normal((12, 3)), "mask": np.ones((12, 3), bool),
           "anchor": -np.ones((12, 3)), "group": np.repeat([0, 1], 6),
           "reward": rng.choice([-1., 1.], 12)}
-  found = coefficients("real", **case)
+  values = coefficients("real", **case)
   for group in (0, 1):
     for sign in (-1, 1):
       side = (case["group"] == group) & (case["reward"] == sign)
-      assert np.abs(found[side]).sum() < 2 and np.all(np.sign(found[side]) == sign)
+      assert np.abs(values[side]).sum() < 2 and np.all(np.sign(values[side]) == sign)
   ratio = given(lambda score, anchor, reward, group: reward * jnp.exp(score - anchor))
   assert np.abs(coefficients("real", **case, estimator=ratio)).max() > 2
 
@@ -213,10 +213,10 @@ def test_a_row_without_tokens_is_in_no_group(name):
   wide = {"mask": np.vstack([MASK, [[False, False]]]), "reward": np.append(REWARD, 9.0),
           "move": np.vstack([MOVE, [[5., 5.]]]), "anchor": np.vstack([ANCHOR, [[-9., 0.]]]),
           "group": np.append(GROUP, 7)}
-  found = coefficients(name, numbers, **wide)
-  np.testing.assert_allclose(found[:5], coefficients(name, numbers), atol=1e-12)
+  values = coefficients(name, numbers, **wide)
+  np.testing.assert_allclose(values[:5], coefficients(name, numbers), atol=1e-12)
   present = wide | {"mask": np.vstack([MASK, [[True, False]]])}
-  assert np.abs(coefficients(name, numbers, **present)[:5] - found[:5]).max() > 1e-6
+  assert np.abs(coefficients(name, numbers, **present)[:5] - values[:5]).max() > 1e-6
 
 
 def in_each_micro_batch(name):
@@ -260,9 +260,9 @@ def test_the_gradient_is_that_of_the_published_loss(name):
     weights = {how: np.asarray(loss_weights(jnp.asarray(MASK), jnp.asarray(ANCHOR), None,
                                             AggregationConfig(how)))
                for how in ("sequence_sum", "sequence")}
-  found = coefficients(name)[:, None] * MASK
-  np.testing.assert_allclose(-weights["sequence_sum"] * found * 5 / 2, expected, atol=1e-7)
-  assert np.abs(-weights["sequence"] * found * 5 / 2 - expected).max() > 1e-3
+  values = coefficients(name)[:, None] * MASK
+  np.testing.assert_allclose(-weights["sequence_sum"] * values * 5 / 2, expected, atol=1e-7)
+  assert np.abs(-weights["sequence"] * values * 5 / 2 - expected).max() > 1e-3
 
 
 def test_values_as_large_as_log_probs_can_be():

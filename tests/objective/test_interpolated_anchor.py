@@ -29,12 +29,12 @@ NARROW = LossConfig(EstimatorConfig("ppo", clip_low=0.05, clip_high=0.05, dual_c
 
 def batch(share=None):
   """The tiny batch with correction weights 1; with `share`, its anchor is interpolated."""
-  made = tiny_batch.make()
-  made = made.replace(correction_weights=jnp.ones_like(made.loss_weights))
+  sample = tiny_batch.make()
+  sample = sample.replace(correction_weights=jnp.ones_like(sample.loss_weights))
   if share is None:
-    return made.replace(anchor_log_probs=made.rollout.behavior_log_probs)
-  return made.replace(anchor_log_probs=None, columns={
-      anchor.SHARE: jnp.full_like(made.loss_weights, share)})
+    return sample.replace(anchor_log_probs=sample.rollout.behavior_log_probs)
+  return sample.replace(anchor_log_probs=None, columns={
+      anchor.SHARE: jnp.full_like(sample.loss_weights, share)})
 
 
 def gradient(rows, cfg):
@@ -48,10 +48,10 @@ def test_one_version_behind_the_anchor_is_the_sampler():
 
 def test_ratio_and_correction_make_the_whole_ratio():
   """Without bounds it does not matter where between the two the anchor lies."""
-  whole = gradient(batch(), UNBOUNDED)
-  tiny_batch.close(gradient(batch(0.6), DECOUPLED), whole, 1e-4)
+  expected = gradient(batch(), UNBOUNDED)
+  tiny_batch.close(gradient(batch(0.6), DECOUPLED), expected, 1e-4)
   with pytest.raises(AssertionError):  # the correction left out
-    tiny_batch.close(gradient(batch(0.6), UNBOUNDED), whole, 1e-2)
+    tiny_batch.close(gradient(batch(0.6), UNBOUNDED), expected, 1e-2)
 
 
 def test_shares_of_a_run_count_phases_of_updates():

@@ -111,8 +111,8 @@ def test_tokens_outside_the_support_have_no_loss_and_stay_in_the_denominator():
   np.testing.assert_allclose(value, expected, rtol=1e-6)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), gradient,
                expected_gradient)
-  (whole, _), _ = run(params, batch, cfg)
-  assert abs(float(whole - value)) > 1e-4
+  (full, _), _ = run(params, batch, cfg)
+  assert abs(float(full - value)) > 1e-4
 
 
 @pytest.mark.parametrize("rules", [

@@ -24,7 +24,7 @@ def batch(seed=0, rows=6, length=9):
 
 def by_hand(scored, behavior, mask) -> dict[str, float]:
   """The numbers as written, one token at a time; what no token has is absent."""
-  found, sums = {}, []
+  by_name, sums = {}, []
   for s, b, m in zip(scored, behavior, mask, strict=True):
     if any(m):
       sums.append(abs(sum(x - y for x, y, z in zip(s, b, m, strict=True) if z)))
@@ -33,23 +33,23 @@ def by_hand(scored, behavior, mask) -> dict[str, float]:
       values = {"absolute": abs(d), "k1": -d, "k3": np.exp(d) - 1 - d,
                 "outside": not 0.9 <= np.exp(d) <= 1.1, "range/min": d, "range/max": d}
       for name, value in values.items():
-        found.setdefault(name, []).append(value)
+        by_name.setdefault(name, []).append(value)
         if "range" not in name:
-          found.setdefault(f"{name}/by_probability/bucket_{bucket}", []).append(value)
+          by_name.setdefault(f"{name}/by_probability/bucket_{bucket}", []).append(value)
   reduce = {"range/min": min, "range/max": max}
-  numbers = {name: float(reduce.get(name, np.mean)(values)) for name, values in found.items()}
+  numbers = {name: float(reduce.get(name, np.mean)(values)) for name, values in by_name.items()}
   return {f"mismatch/{name}": x for name, x in (numbers | {"row": float(np.mean(sums))}).items()}
 
 
 def check(meter):
   with jax.enable_x64():
     for seed in range(3):
-      made = jax.device_get(meter(*map(jnp.asarray, batch(seed))))
-      assert made["mismatch/k3"].total.dtype == np.float64
-      found, expected = summarize(made), by_hand(*batch(seed))
-      assert found.keys() == expected.keys()
+      metrics = jax.device_get(meter(*map(jnp.asarray, batch(seed))))
+      assert metrics["mismatch/k3"].total.dtype == np.float64
+      numbers, expected = summarize(metrics), by_hand(*batch(seed))
+      assert numbers.keys() == expected.keys()
       for name, value in expected.items():
-        assert found[name] == pytest.approx(value, rel=1e-12, abs=1e-14), name
+        assert numbers[name] == pytest.approx(value, rel=1e-12, abs=1e-14), name
 
 
 def over_all_positions(scored, behavior, mask):
@@ -58,13 +58,13 @@ def over_all_positions(scored, behavior, mask):
 
 
 def sign_flipped(scored, behavior, mask):
-  made = mismatch_metrics(scored, behavior, mask)
-  return made | {"mismatch/k1": made["mismatch/k1"].replace(total=-made["mismatch/k1"].total)}
+  means = mismatch_metrics(scored, behavior, mask)
+  return means | {"mismatch/k1": means["mismatch/k1"].replace(total=-means["mismatch/k1"].total)}
 
 
 def buckets_of_the_scorer(scored, behavior, mask):
-  other, made = mismatch_metrics(behavior, scored, mask), mismatch_metrics(scored, behavior, mask)
-  return made | {"mismatch/absolute/by_probability": other["mismatch/absolute/by_probability"]}
+  other, means = mismatch_metrics(behavior, scored, mask), mismatch_metrics(scored, behavior, mask)
+  return means | {"mismatch/absolute/by_probability": other["mismatch/absolute/by_probability"]}
 
 
 def two_sided_k3(scored, behavior, mask):
@@ -83,9 +83,9 @@ def test_an_empty_bucket_is_absent_not_zero():
   behavior = jnp.log(jnp.array([[0.2, 0.95]]))
   buckets = lambda metrics: {name[-1] for name in summarize(jax.device_get(metrics))
                              if "k1/by" in name}
-  found = mismatch_metrics(behavior, behavior, jnp.ones((1, 2), bool))
-  assert buckets(found) == {"2", "4"}
-  clamped = {name: x.replace(count=jnp.maximum(x.count, 1)) for name, x in found.items()
+  means = mismatch_metrics(behavior, behavior, jnp.ones((1, 2), bool))
+  assert buckets(means) == {"2", "4"}
+  clamped = {name: x.replace(count=jnp.maximum(x.count, 1)) for name, x in means.items()
              if isinstance(x, Mean)}
   assert buckets(clamped) == {"0", "1", "2", "3", "4"}  # what a guarded division would do
   nothing = mismatch_metrics(behavior, behavior, jnp.zeros((1, 2), bool))
@@ -99,21 +99,21 @@ def test_k1_and_k3_are_the_divergence_in_expectation():
   token = np.repeat(np.arange(5), counts)[None]
   kl = float(np.sum(p * np.log(p / q)))
   with jax.enable_x64():
-    found = summarize(jax.device_get(mismatch_metrics(
+    numbers = summarize(jax.device_get(mismatch_metrics(
         jnp.asarray(np.log(q)[token]), jnp.asarray(np.log(p)[token]), jnp.ones(token.shape, bool))))
-  assert found["mismatch/k1"] == pytest.approx(kl, rel=1e-12) and kl > 0.05
-  assert found["mismatch/k3"] == pytest.approx(kl, rel=1e-12)
+  assert numbers["mismatch/k1"] == pytest.approx(kl, rel=1e-12) and kl > 0.05
+  assert numbers["mismatch/k3"] == pytest.approx(kl, rel=1e-12)
   backwards = float(np.sum(q * np.log(q / p)))
-  assert found["mismatch/k1"] != pytest.approx(backwards, rel=0.05)
+  assert numbers["mismatch/k1"] != pytest.approx(backwards, rel=0.05)
 
 
 @pytest.mark.slow
 def test_halves_merge_to_the_whole():
   scored, behavior, mask = (jnp.asarray(x) for x in batch())
-  whole = mismatch_metrics(scored, behavior, mask)
+  full = mismatch_metrics(scored, behavior, mask)
   halves = merge_metrics(
       [mismatch_metrics(scored[i::2], behavior[i::2], mask[i::2]) for i in range(2)])
-  for name, value in summarize(jax.device_get(whole)).items():
+  for name, value in summarize(jax.device_get(full)).items():
     assert summarize(jax.device_get(halves))[name] == pytest.approx(value, rel=1e-5), name
 
 

@@ -35,10 +35,10 @@ def units_of_row(x, i, cfg):
     tokens = [t for t in of if of[t] == q]
     squares = [1 if x.correction_weights is None else x.correction_weights[i, t] ** 2
                for t in tokens]
-    own = sum((1 if cfg.weight == "uniform" else w[i, t]) *
-              (rho if cfg.importance in ("auto", "inside_cumsum") else 1)
-              for t, rho in zip(tokens, squares, strict=True))
-    running = own + (running if cfg.weight == "cumulative" else 0)
+    step_energy = sum((1 if cfg.weight == "uniform" else w[i, t]) *
+                      (rho if cfg.importance in ("auto", "inside_cumsum") else 1)
+                      for t, rho in zip(tokens, squares, strict=True))
+    running = step_energy + (running if cfg.weight == "cumulative" else 0)
     total = running * (np.mean(squares) if cfg.importance == "outside" else 1)
     units[q] = tokens, total, x.rewards[i] + sum(
         x.token_rewards[i, t] for t in of if t >= tokens[0])

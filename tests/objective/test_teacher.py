@@ -68,7 +68,7 @@ def policy_gradient(estimate):
 
 
 def test_the_term_s_default_has_the_gradient_of_the_reverse_divergence():
-  found, expected = policy_gradient(divergences.get_divergence("k1+"))
-  np.testing.assert_allclose(found, expected, atol=1e-6)
-  found, expected = policy_gradient(divergences.get_divergence("k3"))
-  assert np.abs(found - expected).max() > 0.05
+  gradient, expected = policy_gradient(divergences.get_divergence("k1+"))
+  np.testing.assert_allclose(gradient, expected, atol=1e-6)
+  gradient, expected = policy_gradient(divergences.get_divergence("k3"))
+  assert np.abs(gradient - expected).max() > 0.05

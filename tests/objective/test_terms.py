@@ -272,9 +272,9 @@ def raising(inputs, cfg):
 
 
 def config_of(name: str):
-  made = tiny.get_config("grpo")
-  made.term.name = name
-  return from_dict(made)
+  config = tiny.get_config("grpo")
+  config.term.name = name
+  return from_dict(config)
 
 
 @pytest.mark.parametrize(("function", "options", "message"), [

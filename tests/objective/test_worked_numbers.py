@@ -56,12 +56,12 @@ def coefficients(cfg, log_ratios, mu, advantages):
 @pytest.mark.parametrize(("name", "numbers", "expected"), TABLE)
 def test_coefficients_of_single_tokens(name, numbers, expected):
   column = slice(None), None
-  found = coefficients(EstimatorConfig(name, **numbers), np.log(RATIOS)[column], MU[column],
-                       SIGNS[column])[:, 0]
+  values = coefficients(EstimatorConfig(name, **numbers), np.log(RATIOS)[column], MU[column],
+                        SIGNS[column])[:, 0]
   known = [i for i, value in enumerate(expected) if value is not None]
-  difference = np.abs(found[known] - [expected[i] for i in known])
+  difference = np.abs(values[known] - [expected[i] for i in known])
   assert difference.max() < TOLERANCE
-  assert np.abs(found[known] - (RATIOS * SIGNS)[known]).max() > 1e-3  # not the plain ratio
+  assert np.abs(values[known] - (RATIOS * SIGNS)[known]).max() > 1e-3  # not the plain ratio
 
 
 PREFIXES = {
@@ -80,9 +80,9 @@ def prefix_row(name, **numbers):
 
 @pytest.mark.parametrize("alpha", PREFIXES)
 def test_prefixes_between_the_mean_and_the_product(alpha):
-  found = prefix_row("prefix_power", alpha=alpha)
-  assert np.abs(found - PREFIXES[alpha]).max() < TOLERANCE
-  others = [np.abs(found - PREFIXES[other]).max() for other in PREFIXES if other != alpha]
+  row = prefix_row("prefix_power", alpha=alpha)
+  assert np.abs(row - PREFIXES[alpha]).max() < TOLERANCE
+  others = [np.abs(row - PREFIXES[other]).max() for other in PREFIXES if other != alpha]
   assert min(others) > 100 * TOLERANCE
 
 

@@ -73,11 +73,11 @@ def test_sharded_length_equals_whole():
   spec = PartitionSpec(None, "sequence")
   on_mesh = functools.partial(jax.shard_map, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
   for kernel in KERNELS.values():
-    whole = kernel(log_ratio, mask)
+    expected = kernel(log_ratio, mask)
     sharded = jax.jit(on_mesh(functools.partial(kernel, axis_name="sequence")))
-    np.testing.assert_allclose(sharded(log_ratio, mask), whole, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(sharded(log_ratio, mask), expected, rtol=1e-5, atol=1e-6)
     local = jax.jit(on_mesh(kernel))(log_ratio, mask)
-    assert not np.allclose(local, whole), "without axis_name a shard starts afresh"
+    assert not np.allclose(local, expected), "without axis_name a shard starts afresh"
 
 
 def test_long_rows_are_precise():
@@ -104,7 +104,7 @@ def gathered(kernel, shape) -> list[int]:
   text = jax.jit(run).lower(*arguments).compile().as_text()
   exchanges = "all-gather|all-reduce|all-to-all|collective-permute"
   exchange = rf"= \(?\w+\[([0-9,]*)\].* ({exchanges})(?:-start)?\("
-  return [math.prod(map(int, found[0].split(","))) for found in re.findall(exchange, text)]
+  return [math.prod(map(int, match[0].split(","))) for match in re.findall(exchange, text)]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -115,7 +115,7 @@ def test_shards_exchange_their_totals_and_nothing_else(name):
 
   def wasteful(r, m):
     """Gathers the whole length, scans it, and keeps its own part."""
-    whole = KERNELS[name](*(lax.all_gather(x, "sequence", axis=1, tiled=True) for x in (r, m)))
-    return lax.dynamic_slice_in_dim(whole, lax.axis_index("sequence") * r.shape[1], r.shape[1], 1)
+    full = KERNELS[name](*(lax.all_gather(x, "sequence", axis=1, tiled=True) for x in (r, m)))
+    return lax.dynamic_slice_in_dim(full, lax.axis_index("sequence") * r.shape[1], r.shape[1], 1)
 
   assert max(gathered(wasteful, shape)) >= shape[0] * shape[1], "the count would notice"

@@ -33,7 +33,7 @@ def nothing_banned(targets):
   return jnp.zeros(19, bool), jnp.zeros(targets.shape, bool)
 
 
-def whole(hidden, head, targets, rules, ids, where):
+def full_stats(hidden, head, targets, rules, ids, where):
   """Every statistic from the logits of the whole batch at temperature 0.7; differentiable but for
   the set. Tokens `ids` are banned at `where`: they are left out of every sum.
   """
@@ -81,7 +81,7 @@ def test_chunks_change_neither_values_nor_gradients(monkeypatch, chunk):
     return jnp.sum(weights * (out.log_probs + 0.3 * out.entropy))
 
   def direct(hidden, head):
-    out = whole(hidden, head, targets, {}, *nothing_banned(targets))
+    out = full_stats(hidden, head, targets, {}, *nothing_banned(targets))
     return jnp.sum(weights * (out.log_probs + 0.3 * out.entropy))
 
   got, expected = (jax.value_and_grad(f, (0, 1))(hidden, head) for f in (chunked, direct))
@@ -116,7 +116,7 @@ def test_pruned_statistics_and_gradients(monkeypatch, rules):
                                      entropy_gradient=True, **rules)
 
     def direct(hidden, head):
-      return whole(hidden, head, targets, rules, *nothing_banned(targets))
+      return full_stats(hidden, head, targets, rules, *nothing_banned(targets))
 
     got, expected = (slope(run, targets)(hidden, head)
                      for run in (functools.partial(chunked, **rules), direct))
@@ -153,7 +153,7 @@ def test_banned_tokens_in_float64(monkeypatch, rules):
                                      stats=ALL, entropy_gradient=True, **rules)
 
     def direct(hidden, head, banned):
-      return whole(hidden, head, targets, rules, *banned)
+      return full_stats(hidden, head, targets, rules, *banned)
 
     ours = slope(chunked, targets)
     expected = slope(direct, targets)(hidden, head, (ids, where))
@@ -211,8 +211,8 @@ def test_gradient_is_exactly_zero_outside_the_support():
   (value, out), outside = gradient(logits, 3, 0.05)
   np.testing.assert_allclose(value, -3.0 - jax.nn.logsumexp(logits[0, 0, :3]), rtol=1e-6)
   assert not out.in_support[0, 0] and np.all(outside == 0), "a target outside is a constant"
-  _, whole = gradient(logits, 3, 0.0)
-  assert whole[0, 0, 3] > 0.9, "with a threshold of 0 the same target is pushed"
+  _, slopes = gradient(logits, 3, 0.0)
+  assert slopes[0, 0, 3] > 0.9, "with a threshold of 0 the same target is pushed"
 
 
 def test_statistics_without_gradient():

@@ -32,8 +32,8 @@ def pass_k(rewards, k):
   deviation = math.sqrt(sum((v - mean) ** 2 for v in best.values()) / len(sets))
   out = []
   for i in range(len(rewards)):
-    own = [best[s] - mean for s in sets if i in s]
-    out.append(sum(own) / len(own) / (deviation + 1e-6) if deviation > 0 else 0.0)
+    gains = [best[s] - mean for s in sets if i in s]
+    out.append(sum(gains) / len(gains) / (deviation + 1e-6) if deviation > 0 else 0.0)
   return out
 
 

@@ -63,8 +63,8 @@ def test_far_from_a_target_there_is_still_a_gradient(z):
   def value(head):
     return BOUNDED.values({"value_head": head}, jnp.ones((1, 1, 16)))[0, 0]
 
-  found, slope = jax.value_and_grad(value)(jnp.full(16, z / 16))
-  assert 0 <= found <= 1 and np.isfinite(slope).all() and (slope > 1e-10).all()
+  number, slope = jax.value_and_grad(value)(jnp.full(16, z / 16))
+  assert 0 <= number <= 1 and np.isfinite(slope).all() and (slope > 1e-10).all()
 
 
 @functools.cache
@@ -85,10 +85,10 @@ def loss_at(step, batch, loss=FIRST, run=None, **options):
 def value_loss(batch):
   """The critic's share of the loss, in numpy."""
   rollout = batch.rollout
-  found = row_stats(parameters(BOUNDED), rollout.tokens, rollout.length, model=BOUNDED,
-                    stats=frozenset({"values"})).values
+  values = row_stats(parameters(BOUNDED), rollout.tokens, rollout.length, model=BOUNDED,
+                     stats=frozenset({"values"})).values
   mask = np.asarray(rollout.mask)
-  error = np.square(np.where(mask, np.asarray(found, np.float64) - batch.returns, 0))
+  error = np.square(np.where(mask, np.asarray(values, np.float64) - batch.returns, 0))
   return 0.5 * np.sum(np.asarray(batch.loss_weights, np.float64) * error / 2)
 
 
@@ -112,13 +112,13 @@ def test_pieces_order_and_devices_change_nothing():
   mesh = model.constrain.mesh
   state = jax.device_put(state_at(0), state_shardings(model, TX, mesh))
   on_mesh = stepper(FIRST, model)(state, jax.device_put(batch, parallel.rows(mesh)))
-  found = {
+  losses = {
       "micro-batches": loss_at(0, batch, run=stepper(FIRST, micro_batches=4)),
       "order": loss_at(0, jax.tree.map(lambda x: x[order], batch)),
       "packed": loss_at(0, batch, packing=packer(48)(batch.rollout.length)),
       "devices": on_mesh[1]["loss/total"].total,
   }
-  for name, value in found.items():
+  for name, value in losses.items():
     np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-6, err_msg=name)
 
 

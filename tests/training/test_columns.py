@@ -79,9 +79,9 @@ def scored(learner, seed=0):
 def check_reaches(learner, rollout, expected) -> None:
   """Each optimizer batch has the column's rows in its advantages and for its term."""
   scores, _, _ = scored(learner)
-  found, _ = learner.batches(rollout, REWARDS, KEEP, scores)
-  assert len(found) == 2
-  for k, batch in enumerate(found):
+  batches, _ = learner.batches(rollout, REWARDS, KEEP, scores)
+  assert len(batches) == 2
+  for k, batch in enumerate(batches):
     rows = np.arange(4) + 4 * k
     np.testing.assert_allclose(batch.columns["novelty"], expected[rows], rtol=1e-6)
     np.testing.assert_allclose(batch.advantages, expected[rows] * rollout.mask[rows], rtol=1e-6)
@@ -140,9 +140,9 @@ def test_the_reference_s_log_probs_are_a_column_that_a_term_may_ask_for():
   assert learner.scoring.reads(columns.REFERENCE), "also without a KL term"
   scores, _, reference = scored(learner)
   (batch, _), _ = learner.batches(tiny_batch.rollout(), REWARDS, KEEP, scores)
-  own = learner.scoring.score(reference, tiny_batch.rollout(), learner.scoring.sampling).log_probs
-  for found in (batch.columns["ref_log_probs"], of_kl.ref_log_probs[:4]):
-    np.testing.assert_allclose(found, own[:4], rtol=1e-5, atol=1e-6)
+  exact = learner.scoring.score(reference, tiny_batch.rollout(), learner.scoring.sampling).log_probs
+  for column in (batch.columns["ref_log_probs"], of_kl.ref_log_probs[:4]):
+    np.testing.assert_allclose(column, exact[:4], rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_refused():

@@ -162,7 +162,7 @@ def test_gradients_that_are_not_summed_over_devices_are_rejected(monkeypatch):
   real = jax.shard_map
 
   def whole_is_stopped(function, **options):
-    return real(lambda rows, whole: function(rows, jax.lax.stop_gradient(whole)), **options)
+    return real(lambda rows, shared: function(rows, jax.lax.stop_gradient(shared)), **options)
 
   monkeypatch.setattr(jax, "shard_map", whole_is_stopped)
   model = Model(MODELS["stacked"])
@@ -232,8 +232,8 @@ def test_the_head_is_sent_as_often_with_many_chunks_as_with_one(monkeypatch):
   head = 4 * 16 * 4096
   assert head < one < 4 * head and abs(many - one) < 0.1 * head
   # Without shards of rows every chunk fetches the head, and reduces its gradient.
-  monkeypatch.setattr(parallel.Layout, "by_rows", lambda self, function, rows, whole:
-                      function(rows, whole))
+  monkeypatch.setattr(parallel.Layout, "by_rows", lambda self, function, rows, shared:
+                      function(rows, shared))
   assert head_bytes(4, monkeypatch) > 4 * many
 
 
@@ -261,8 +261,8 @@ def decode_traced(axes, rules):
   layout = parallel.param_shardings(hand_over.decode_model(model), mesh, rules)
   params = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
                         model.shapes(), layout)
-  whole = functools.partial(jax.ShapeDtypeStruct, sharding=parallel.replicated(mesh))
-  inputs = ChunkInputs(*[whole((), jnp.int32)] * 2, *[whole((ROWS,), jnp.int32)] * 6, columns=16)
+  shape = functools.partial(jax.ShapeDtypeStruct, sharding=parallel.replicated(mesh))
+  inputs = ChunkInputs(*[shape((), jnp.int32)] * 2, *[shape((ROWS,), jnp.int32)] * 6, columns=16)
   cache = programs.empty(ROWS, 24, 1)
   key = jax.device_put(jax.random.key(0), parallel.replicated(mesh))
   sampling = jax.device_put(Sampling.of(1.0), parallel.replicated(mesh))

@@ -24,8 +24,8 @@ CENTRED = np.array([0.35, -0.35])  # less the group's mean, 0.55
 EXPECTED = {"none": TOTALS, "grpo": CENTRED / (np.sqrt(2 * 0.35**2) + 1e-6)}
 
 
-def made(name, kl=KLConfig("k1", COEF, "reward"), make=batches.optimizer_batches, anchor=ANCHOR,
-         reference=REFERENCE):
+def batch_of(name, kl=KLConfig("k1", COEF, "reward"), make=batches.optimizer_batches, anchor=ANCHOR,
+             reference=REFERENCE):
   """Returns the one optimizer batch of two rows and three columns, and its metrics."""
   zeros = jnp.zeros(2, jnp.int32)
   rollout = Rollout(jnp.ones((2, 3), jnp.int32), jnp.asarray(MASK), zeros + 3, zeros + 1,
@@ -38,7 +38,7 @@ def made(name, kl=KLConfig("k1", COEF, "reward"), make=batches.optimizer_batches
 
 def check(make):
   for name, expected in EXPECTED.items():
-    batch, metrics = made(name, make=make)
+    batch, metrics = batch_of(name, make=make)
     np.testing.assert_allclose(batch.advantages, MASK * expected[:, None], rtol=1e-5, err_msg=name)
     divergence = metrics["kl/reference"]
     np.testing.assert_allclose(divergence.total / divergence.count, -0.2 / 3, rtol=1e-5)
@@ -72,7 +72,7 @@ def test_the_divergence_carries_no_gradient():
   """The reward is a constant: nothing flows back into the log-probs of anchor and reference."""
 
   def total(anchor, reference):
-    batch, metrics = made("none", anchor=anchor, reference=reference)
+    batch, metrics = batch_of("none", anchor=anchor, reference=reference)
     return jnp.sum(batch.advantages) + metrics["kl/reference"].total
 
   gradients = jax.grad(total, (0, 1))(jnp.asarray(ANCHOR), jnp.asarray(REFERENCE))
@@ -80,6 +80,6 @@ def test_the_divergence_carries_no_gradient():
 
 
 def test_a_term_in_the_loss_leaves_the_reward_alone():
-  batch, metrics = made("none", KLConfig("k1", COEF, "loss"))
+  batch, metrics = batch_of("none", KLConfig("k1", COEF, "loss"))
   np.testing.assert_allclose(batch.advantages, MASK * REWARDS[:, None])
   assert "kl/reference" not in metrics, "policy_loss reports it"

@@ -30,17 +30,17 @@ from jaxrl_llm.wiring.scoring import (
 from jaxrl_llm.wiring.warm_start import Start
 
 
-def begin(made):
+def begin(parts):
   """Parameters far enough from 0 for numerics to show, and the run before its first iteration."""
-  params = jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x, start_of(made).params)
+  params = jax.tree.map(lambda x: 4 * x if x.ndim > 1 else x, start_of(parts).params)
   start = Start(params, None)
-  return first_state(made.learner, start), start
+  return first_state(parts.learner, start), start
 
 
-def first_iteration(made):
+def first_iteration(parts):
   """(start, metrics, rows)."""
-  run, start = begin(made)
-  _, (_, metrics, _), _, rows = iterate(make_loop(*made), run, start.params, 1)
+  run, start = begin(parts)
+  _, (_, metrics, _), _, rows = iterate(make_loop(*parts), run, start.params, 1)
   return start, metrics, rows
 
 
@@ -56,23 +56,23 @@ def unexpected(*_):
   raise AssertionError("a pass that nothing asked for")
 
 
-def with_scoring(made, **changes):
-  scoring = dataclasses.replace(made.learner.scoring, **changes)
-  return made._replace(learner=dataclasses.replace(made.learner, scoring=scoring))
+def with_scoring(parts, **changes):
+  scoring = dataclasses.replace(parts.learner.scoring, **changes)
+  return parts._replace(learner=dataclasses.replace(parts.learner, scoring=scoring))
 
 
-def sampled(made, start) -> Rollout:
-  prompts = prompt_batch(made.task, made.task.batch(1), 4, group_size=4, first_row=16)
-  rollout, _ = made.sampler.sample(start.params, parallel.to_global(prompts, made.learner.mesh),
-                                   iteration_key(0, 1), made.sampler.sampling)
+def sampled(parts, start) -> Rollout:
+  prompts = prompt_batch(parts.task, parts.task.batch(1), 4, group_size=4, first_row=16)
+  rollout, _ = parts.sampler.sample(start.params, parallel.to_global(prompts, parts.learner.mesh),
+                                    iteration_key(0, 1), parts.sampler.sampling)
   return rollout
 
 
 @pytest.fixture(scope="module")
 def anchored():
   """A run whose anchor pass serves; a pass of the meter's own would be noticed."""
-  made = with_scoring(built(), meter=unexpected)
-  return made, *first_iteration(made)
+  parts = with_scoring(built(), meter=unexpected)
+  return parts, *first_iteration(parts)
 
 
 @pytest.mark.slow
@@ -85,21 +85,21 @@ def test_the_anchors_pass_serves_for_all_rows(anchored):
 
 @pytest.mark.slow
 def test_rows_without_a_valid_reward_count(anchored):
-  made, start, metrics, _ = anchored
-  rollout = sampled(made, start)
-  stats = made.learner.scoring.score(start.params, rollout, made.learner.scoring.sampling)
+  parts, start, metrics, _ = anchored
+  rollout = sampled(parts, start)
+  stats = parts.learner.scoring.score(start.params, rollout, parts.learner.scoring.sampling)
   scores = Scores(stats.log_probs, metered=TokenStats(stats.log_probs))
   for keep in (np.ones(16, bool), np.zeros(16, bool)):
-    rewards, keep = parallel.to_global((np.zeros(16, np.float32), keep), made.learner.mesh)
-    found = made.learner.batches(rollout, rewards, keep, scores)[1]
-    assert found["mismatch/absolute"].count == np.sum(rollout.mask) > 0
-    assert metered(found).keys() == metered(metrics).keys()
+    rewards, keep = parallel.to_global((np.zeros(16, np.float32), keep), parts.learner.mesh)
+    batch_metrics = parts.learner.batches(rollout, rewards, keep, scores)[1]
+    assert batch_metrics["mismatch/absolute"].count == np.sum(rollout.mask) > 0
+    assert metered(batch_metrics).keys() == metered(metrics).keys()
 
 
 @pytest.mark.slow
 def test_tokens_outside_the_scorers_vocabulary_do_not_count(anchored):
-  made, start, _, _ = anchored
-  rollout = sampled(made, start)
+  parts, start, _, _ = anchored
+  rollout = sampled(parts, start)
   inside = jnp.arange(rollout.mask.shape[1]) % 2 == 0
   kept = valid_tokens(TokenStats(None, in_support=jnp.broadcast_to(inside, rollout.mask.shape)),
                       rollout)
@@ -110,22 +110,22 @@ def test_tokens_outside_the_scorers_vocabulary_do_not_count(anchored):
 @pytest.mark.slow
 def test_old_parameters_are_compared_with_themselves():
   """The policy that trains has moved on: under its parameters the gap would be drift."""
-  made = built(**{"updates.staleness": 1, "rollout.meter_rows": 8})
-  run, start = begin(made)
+  parts = built(**{"updates.staleness": 1, "rollout.meter_rows": 8})
+  run, start = begin(parts)
   seen = []
-  meter_ = made.learner.scoring.meter
+  meter_ = parts.learner.scoring.meter
   spied = with_scoring(
-      made, meter=lambda *arguments: seen.append(arguments) or meter_(*arguments))
+      parts, meter=lambda *arguments: seen.append(arguments) or meter_(*arguments))
   run, *_ = iterate(make_loop(*spied), run, start.params, 1)
   # an update, whatever the rewards were
   current = jax.tree.map(lambda x: 1.1 * x, run.state.params)
   run = dataclasses.replace(run, state=run.state.replace(params=jax.tree.map(jnp.copy, current)))
   _, (_, metrics, _), values, _ = iterate(make_loop(*spied), run, start.params, 2)
-  found = summarize(jax.device_get(metered(metrics)))
+  numbers = summarize(jax.device_get(metered(metrics)))
   assert values["rollout/staleness"] > 0
-  assert found["mismatch/absolute"] < 1e-6
+  assert numbers["mismatch/absolute"] < 1e-6
   _, rollout, scoring = seen[-1]
-  wrong = summarize(jax.device_get(made.learner.scoring.meter(current, rollout, scoring)))
+  wrong = summarize(jax.device_get(parts.learner.scoring.meter(current, rollout, scoring)))
   assert wrong["mismatch/absolute"] > 1e-4
   step = len(rollout.mask) // 8
   # of each group, not of the first alone
@@ -135,9 +135,9 @@ def test_old_parameters_are_compared_with_themselves():
 @pytest.fixture(scope="module")
 def rounded():
   """A run in int8, whose anchor is the behavior: the meter's own pass."""
-  made = built(**{"estimator.name": "minpro", "rollout.quantization": "int8",
-                  "rollout.meter_rows": 16})
-  return made, *first_iteration(made)
+  parts = built(**{"estimator.name": "minpro", "rollout.quantization": "int8",
+                   "rollout.meter_rows": 16})
+  return parts, *first_iteration(parts)
 
 
 @pytest.mark.slow
@@ -150,9 +150,9 @@ def test_a_behavior_anchor_needs_the_meters_own_pass(rounded):
 @pytest.mark.slow
 def test_a_pruned_vocabulary_makes_no_pass_for_a_behavior_anchor():
   """Nothing reads the anchor's set there: the meter's few rows are all that is scored."""
-  made = built(**{"estimator.name": "minpro", "vocabulary.top_p": 0.9})
-  _, metrics, rows = first_iteration(with_scoring(made, score=unexpected))
-  assert metrics["mismatch/row"].count == made.cfg.rollout.meter_rows < len(rows)
+  parts = built(**{"estimator.name": "minpro", "vocabulary.top_p": 0.9})
+  _, metrics, rows = first_iteration(with_scoring(parts, score=unexpected))
+  assert metrics["mismatch/row"].count == parts.cfg.rollout.meter_rows < len(rows)
   assert summarize(jax.device_get(metered(metrics)))["mismatch/absolute"] < 1e-5
 
 
@@ -199,22 +199,22 @@ def test_the_meters_rows_are_spread_over_the_whole_batch(rows, expected):
 
 @pytest.mark.slow
 def test_an_evaluation_keeps_the_trainers_numerics(rounded):
-  made, start, *_ = rounded
-  scoring, mesh, sampling = made.learner.scoring, made.learner.mesh, Sampling.of(1.0)
-  prompts = parallel.to_global(prompt_batch(made.task, made.task.heldout(8), 4), mesh)
-  rollout = made.sampler.sample_heldout(start.params, prompts, jax.random.key(0), sampling)
-  eight = dataclasses.replace(made.cfg,
-                              rollout=dataclasses.replace(made.cfg.rollout, meter_rows=8))
+  parts, start, *_ = rounded
+  scoring, mesh, sampling = parts.learner.scoring, parts.learner.mesh, Sampling.of(1.0)
+  prompts = parallel.to_global(prompt_batch(parts.task, parts.task.heldout(8), 4), mesh)
+  rollout = parts.sampler.sample_heldout(start.params, prompts, jax.random.key(0), sampling)
+  eight = dataclasses.replace(parts.cfg,
+                              rollout=dataclasses.replace(parts.cfg.rollout, meter_rows=8))
   metrics = make_meter(eight.rollout, mesh, scoring.score_heldout)(start.params, rollout, sampling)
-  found = summarize(jax.device_get(metrics))
-  assert max(found["mismatch/range/max"], -found["mismatch/range/min"]) < 1e-5
+  numbers = summarize(jax.device_get(metrics))
+  assert max(numbers["mismatch/range/max"], -numbers["mismatch/range/min"]) < 1e-5
 
 
 @pytest.mark.slow
 def test_no_rows_no_meter():
-  made = built(**{"rollout.meter_rows": 0})
-  assert made.learner.scoring.meter is None
-  assert metered(first_iteration(made)[1]) == {}
+  parts = built(**{"rollout.meter_rows": 0})
+  assert parts.learner.scoring.meter is None
+  assert metered(first_iteration(parts)[1]) == {}
 
 
 def test_more_rows_than_there_are_and_rows_on_devices():

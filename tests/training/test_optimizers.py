@@ -55,7 +55,7 @@ def updated(optimizer, steps: int = 3) -> dict:
 def by_formula(cfg: OptimizerConfig, factored: bool, steps: int = 3) -> dict:
   """Algorithm 4 of arXiv 1804.04235 without relative steps, in f64."""
   params = {name: np.asarray(x, float) for name, x in gradients_of(100).items()}
-  rows, columns, whole = np.zeros(128), np.zeros(256), np.zeros(5)
+  rows, columns, vector = np.zeros(128), np.zeros(256), np.zeros(5)
   full = np.zeros((128, 256))
   for t in range(1, steps + 1):
     grads = {name: np.asarray(x, float) for name, x in gradients_of(t - 1).items()}
@@ -64,9 +64,9 @@ def by_formula(cfg: OptimizerConfig, factored: bool, steps: int = 3) -> dict:
     rows = decay * rows + (1 - decay) * square.mean(1)
     columns = decay * columns + (1 - decay) * square.mean(0)
     full = decay * full + (1 - decay) * square
-    whole = decay * whole + (1 - decay) * grads["scale"]**2
+    vector = decay * vector + (1 - decay) * grads["scale"]**2
     second = np.outer(rows, columns) / rows.mean() if factored else full
-    for name, moment in (("matrix", second), ("scale", whole)):
+    for name, moment in (("matrix", second), ("scale", vector)):
       update = grads[name] / np.sqrt(moment)
       update /= max(1, np.sqrt(np.mean(update**2)) / cfg.max_update_rms)
       params[name] -= cfg.learning_rate * (update + cfg.weight_decay * params[name])
@@ -74,11 +74,11 @@ def by_formula(cfg: OptimizerConfig, factored: bool, steps: int = 3) -> dict:
 
 
 def test_adafactor_is_that_of_its_paper():
-  found, expected = updated(ADAFACTOR), by_formula(ADAFACTOR, factored=True)
+  weights, expected = updated(ADAFACTOR), by_formula(ADAFACTOR, factored=True)
   other = by_formula(ADAFACTOR, factored=False)
-  for name in found:
-    np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
-  assert np.max(np.abs(found["matrix"] - other["matrix"])) > 1e-3
+  for name in weights:
+    np.testing.assert_allclose(weights[name], expected[name], atol=1e-5)
+  assert np.max(np.abs(weights["matrix"] - other["matrix"])) > 1e-3
 
 
 def state_bytes(cfg: OptimizerConfig) -> int:
@@ -96,11 +96,11 @@ def test_states_are_as_small_as_they_say():
 
 
 def test_a_first_moment_in_bfloat16_moves_parameters_alike():
-  found, expected = (updated(OptimizerConfig(learning_rate=1e-2, moment_dtype=dtype))
-                     for dtype in ("bfloat16", "float32"))
+  weights, expected = (updated(OptimizerConfig(learning_rate=1e-2, moment_dtype=dtype))
+                       for dtype in ("bfloat16", "float32"))
   moved = jax.tree.map(lambda x, start: np.abs(x - start).max(), expected, gradients_of(100))
-  for name in found:
-    difference = np.abs(found[name] - expected[name]).max()
+  for name in weights:
+    difference = np.abs(weights[name] - expected[name]).max()
     assert 0 < difference < 0.01 * moved[name]
 
 
@@ -155,12 +155,12 @@ def of_section(**keys) -> OptimizerConfig:
 
 
 def test_muon_is_that_of_optax_with_the_section_s_numbers():
-  found, three, five = (updated(tx) for tx in (MUON, *(
+  weights, three, five = (updated(tx) for tx in (MUON, *(
       optax.contrib.muon(0.02, weight_decay=0.1, ns_steps=steps) for steps in (3, 5))))
   check_close = functools.partial(np.testing.assert_allclose, atol=1e-5)
-  jax.tree.map(check_close, found, three)
+  jax.tree.map(check_close, weights, three)
   with pytest.raises(AssertionError):
-    jax.tree.map(check_close, found, five)
+    jax.tree.map(check_close, weights, five)
 
 
 def test_numbers_of_optax_are_keys_of_the_section():
@@ -204,11 +204,11 @@ def test_an_optimizer_of_a_plugin():
             optax.scale_by_learning_rate(learning_rate)]
 
   cfg = of_section(name="halved", power=2.0, learning_rate=0.1, weight_decay=0.2)
-  found, params = updated(cfg, steps=1), gradients_of(100)
+  weights, params = updated(cfg, steps=1), gradients_of(100)
   clip = min(1, 1 / float(optax.tree.norm(gradients_of(0))))
   for name, value in params.items():
     expected = value - 0.1 * 0.25 * (clip * gradients_of(0)[name] + 0.2 * value)
-    np.testing.assert_allclose(found[name], expected, atol=1e-6)
+    np.testing.assert_allclose(weights[name], expected, atol=1e-6)
   assert "halved" in OPTIMIZERS
 
 
@@ -255,12 +255,12 @@ def test_muon_trains_and_resumes_on_eight_devices(tmp_path):
 def test_the_tree_of_a_state_is_the_former_one(cfg, parts):
   """As `optax.chain(clip, *parts)` of version 0.1 made it: a checkpoint names leaves by place."""
   clip = optax.clip_by_global_norm(1.0)
-  expected, nested, found = (jax.eval_shape(tx.init, WIDE.shapes()) for tx in (
+  expected, nested, state = (jax.eval_shape(tx.init, WIDE.shapes()) for tx in (
       optax.chain(clip, *parts()), optax.chain(clip, optax.chain(*parts())), make_optimizer(cfg)))
-  assert jax.tree.structure(found) == jax.tree.structure(expected)
-  assert jax.tree.leaves(found) == jax.tree.leaves(expected)
+  assert jax.tree.structure(state) == jax.tree.structure(expected)
+  assert jax.tree.leaves(state) == jax.tree.leaves(expected)
   # What the check rejects: a chain within the chain.
-  assert jax.tree.structure(nested) != jax.tree.structure(found)
+  assert jax.tree.structure(nested) != jax.tree.structure(state)
 
 
 @pytest.mark.parametrize(("warmup_steps", "decay_steps", "rates"), [

@@ -117,9 +117,9 @@ def sampled_groups():
   length = np.minimum(start + rng.integers(1, 12, ROWS), LENGTH).astype(np.int32)
   at = np.arange(LENGTH)
   prompt, held = at < start[:, None], at < length[:, None]
-  own = rng.integers(0, VOCABULARY, (ROWS, LENGTH))
+  draws = rng.integers(0, VOCABULARY, (ROWS, LENGTH))
   groups = np.where(np.arange(ROWS) < 12, np.arange(ROWS) // 4 * 4, np.arange(ROWS))
-  tokens = np.where(prompt, own[groups], np.where(held, own, 0)).astype(np.int32)
+  tokens = np.where(prompt, draws[groups], np.where(held, draws, 0)).astype(np.int32)
   mask = held & ~prompt & (rng.random(held.shape) < 0.9)
   rollout = rollout.replace(tokens=tokens, mask=mask, length=length, prompt_length=start,
                             behavior_log_probs=np.where(mask, -2.5, 0).astype(np.float32))
@@ -164,8 +164,8 @@ def test_order_of_rows_changes_nothing():
   run, batch, params = grad_of(DENSE), sampled(), parameters(DENSE)
   order = np.random.default_rng(1).permutation(ROWS)
   permuted = jax.tree.map(lambda x: x[order], batch)
-  found = [run(params, x, packing=packer(48)(x.rollout.length)) for x in (batch, permuted)]
-  assert_close(found[1], found[0])
+  outcomes = [run(params, x, packing=packer(48)(x.rollout.length)) for x in (batch, permuted)]
+  assert_close(outcomes[1], outcomes[0])
 
 
 @pytest.mark.slow
@@ -174,9 +174,9 @@ def test_estimator_weights_are_those_of_the_whole_batch():
                                                          estimator=EstimatorConfig("m2po", tau=.1)))
   step = jax.jit(functools.partial(train_step, loss=policy_loss, model=DENSE, tx=TX, cfg=cfg))
   state = init_state(parameters(DENSE), TX)
-  whole, metrics = step(state, batch)
+  full, metrics = step(state, batch)
   other, packed = step(state, batch, packing=packer(48)(batch.rollout.length))
-  assert_close((other.opt_state[1][0].mu, packed), (whole.opt_state[1][0].mu, metrics))
+  assert_close((other.opt_state[1][0].mu, packed), (full.opt_state[1][0].mu, metrics))
 
 
 @pytest.mark.parametrize("loss", [
@@ -207,10 +207,10 @@ def test_eight_devices_follow_one():
   params = jax.tree.map(jnp.copy, parameters(DENSE))
   state = jax.device_put(init_state(params, TX), state_shardings(DENSE, TX, mesh))
   packing = packer(LENGTH, devices=axes.data * axes.fsdp)(batch.rollout.length)
-  _, found = step(state, jax.device_put(batch, parallel.rows(mesh)), packing)
-  assert_close(found.pop("loss/total").total, value)
-  found.pop("optimizer/grad_norm")
-  assert_close(found, metrics)
+  _, on_mesh = step(state, jax.device_put(batch, parallel.rows(mesh)), packing)
+  assert_close(on_mesh.pop("loss/total").total, value)
+  on_mesh.pop("optimizer/grad_norm")
+  assert_close(on_mesh, metrics)
 
 
 # Wrong places of tokens, and whether rows share prompts.
@@ -302,10 +302,10 @@ def test_first_fit_fills_bins_and_depends_on_lengths_alone():
   rng = np.random.default_rng(0)
   bins = Bins(32, 4)
   for lengths in (rng.integers(0, 33, 50), np.full(9, 16), np.array([32]), np.array([0, 0])):
-    found = first_fit(lengths, bins)
-    assert sorted(row for members in found for row in members) == list(range(len(lengths)))
-    assert all(sum(lengths[members]) <= 32 and len(members) <= 4 for members in found)
-    assert found == first_fit(lengths.copy(), bins)
+    packs = first_fit(lengths, bins)
+    assert sorted(row for members in packs for row in members) == list(range(len(lengths)))
+    assert all(sum(lengths[members]) <= 32 and len(members) <= 4 for members in packs)
+    assert packs == first_fit(lengths.copy(), bins)
   assert first_fit(np.array([16, 20, 12, 16]), bins) == [[1, 2], [0, 3]]
   # No worse than 11/9 of the best plan and one bin, as is known of this rule without a row limit.
   lengths = rng.integers(1, 33, 200)

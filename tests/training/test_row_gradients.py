@@ -44,8 +44,8 @@ def by_hand():
     at = jnp.arange(tiny_batch.LENGTH)[None]
     hidden, _ = model.hidden(params, rows.tokens[i:i + 1], at, jnp.ones_like(at))
     logits = hidden[0] @ model.head(params) / TEMPERATURE
-    own = jax.nn.log_softmax(logits)[jnp.arange(tiny_batch.LENGTH - 1), rows.tokens[i, 1:]]
-    return jnp.where(rows.mask[i, 1:], own, 0)
+    scores = jax.nn.log_softmax(logits)[jnp.arange(tiny_batch.LENGTH - 1), rows.tokens[i, 1:]]
+    return jnp.where(rows.mask[i, 1:], scores, 0)
 
   def squares(tree):
     return float(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)))
@@ -128,8 +128,8 @@ def test_micro_batches_packing_and_order_change_nothing():
   cases = ({"micro_batches": 2}, {"micro_batches": 8}, packed, packed | {"shared_prompts": True},
            {"order": np.array([5, 0, 7, 2, 1, 4, 6, 3])})
   for case in cases:
-    found, moved = updated(**case)
-    np.testing.assert_allclose(found, expected, atol=1e-6, err_msg=str(case))
+    values, moved = updated(**case)
+    np.testing.assert_allclose(values, expected, atol=1e-6, err_msg=str(case))
     for x, y in zip(moved, weights, strict=True):
       np.testing.assert_allclose(x, y, atol=1e-6, err_msg=str(case))
   # What the check rejects: energies of a half of the rows at a time, as a micro-batch has them.

@@ -120,16 +120,16 @@ def test_statistics_of_the_whole_batch_survive_micro_batches(name):
   """Thresholds, bounds, chosen tokens and groups are not those of each micro-batch by itself."""
   (batch,), params = recorded_batches()
   state = init_state(params, TX)
-  whole, metrics = prepared_step(config(name))(state, batch)
+  full, metrics = prepared_step(config(name))(state, batch)
   for parts in (2, 4):
     other, other_metrics = prepared_step(config(name, parts))(state, batch)
     # Adam divides by the gradient's size, so that only the moments show its rounding as it is.
-    assert_close((other.opt_state[1][0].mu, other_metrics), (whole.opt_state[1][0].mu, metrics))
+    assert_close((other.opt_state[1][0].mu, other_metrics), (full.opt_state[1][0].mu, metrics))
   weigh = functools.partial(with_estimator_weights, model=MODEL, cfg=config(name))
   weights = jax.jit(weigh)(params, batch)
-  found, live = np.asarray(weights.estimator_weights), np.asarray(batch.rollout.mask)
+  factors, live = np.asarray(weights.estimator_weights), np.asarray(batch.rollout.mask)
   if name != "bapo":
-    assert 0.1 < np.mean(found[live] > 0) < 0.9
+    assert 0.1 < np.mean(factors[live] > 0) < 0.9
   # The wrong way, each micro-batch by its own threshold: `gradients` alone prepares nothing.
   (value, _), _ = grad_of(config(name, 4))(params, batch)
   assert abs(float(value - metrics["loss/total"].total)) > 1e-3

@@ -181,15 +181,15 @@ def test_numbers_and_carried_states_are_each_transform_s_own():
 @pytest.mark.slow
 def test_micro_batches_change_nothing():
   """`before` sees the whole optimizer batch, however many micro-batches the gradient has."""
-  whole = moved(config("standard"))[0]
+  expected = moved(config("standard"))[0]
   for micro_batches in (2, 4):
-    close(moved(config("standard", micro_batches))[0], whole)
+    close(moved(config("standard", micro_batches))[0], expected)
   # The wrong way, each micro-batch by its own largest advantage.
   batch = tiny_batch.make()
   halves = jnp.max(jnp.abs(batch.advantages).reshape(2, -1), 1)
   apart = batch.replace(advantages=batch.advantages / jnp.repeat(halves, 4)[:, None])
   with pytest.raises(AssertionError):
-    close(moved(config(micro_batches=2), batch=apart)[0], whole)
+    close(moved(config(micro_batches=2), batch=apart)[0], expected)
 
 
 @pytest.mark.slow
@@ -237,10 +237,10 @@ def test_what_is_refused():
 
 
 def tiny(name: str, **numbers):
-  made = smallest.config(**{"optimizer.name": "sgd", "optimizer.learning_rate": 1.0,
-                            "mesh.data": 1, "advantage.name": "none"})
-  made.transform.update(name=name, **numbers)
-  return from_dict(made)
+  settings = smallest.config(**{"optimizer.name": "sgd", "optimizer.learning_rate": 1.0,
+                                "mesh.data": 1, "advantage.name": "none"})
+  settings.transform.update(name=name, **numbers)
+  return from_dict(settings)
 
 
 def test_a_transform_refuses_a_config():
@@ -287,28 +287,28 @@ class Sum:
 def history(tmp_path):
   """(built, start, saved trees and values of 3 iterations, the first tree from a checkpoint)."""
   transforms.register("summing")(Summing)
-  made = setup.build(setup.resolve(tiny("fading,summing", share=0.7)), jax.devices()[:1])
-  params = made.learner.model.init(jax.random.key(0))
-  start = Start(*split(params, made.cfg.parameters))
-  trees, values = go_on(made, first_state(made.learner, start), start, range(1, 4))
-  checkpoints = Checkpoints(tmp_path / "checkpoints", made.cfg.checkpoint)
+  parts = setup.build(setup.resolve(tiny("fading,summing", share=0.7)), jax.devices()[:1])
+  params = parts.learner.model.init(jax.random.key(0))
+  start = Start(*split(params, parts.cfg.parameters))
+  trees, values = go_on(parts, first_state(parts.learner, start), start, range(1, 4))
+  checkpoints = Checkpoints(tmp_path / "checkpoints", parts.cfg.checkpoint)
   checkpoints.save(1, trees[0])
-  _, restored = checkpoints.restore(abstract_saved(made.learner))
+  _, restored = checkpoints.restore(abstract_saved(parts.learner))
   checkpoints.close()
-  return made, start, trees, values, restored
+  return parts, start, trees, values, restored
 
 
-def go_on(made, run, start, iterations):
+def go_on(parts, run, start, iterations):
   trees, values = [], []
   for iteration in iterations:
-    run, metrics, host, _ = iterate(make_loop(*made), run, start.params, iteration)
+    run, metrics, host, _ = iterate(make_loop(*parts), run, start.params, iteration)
     trees.append(jax.device_get(run.saved()))
     values.append(host | {"weight": float(metrics.steps[-1]["fading/weight"].total)})
   return trees, values
 
 
 def test_a_resumed_run_goes_on_with_what_was_carried(history):
-  made, start, trees, values, restored = history
+  parts, start, trees, values, restored = history
   assert [v["weight"] for v in values] == pytest.approx([0.7, 0.7**3, 0.7**5])
   assert [int(tree["train"].carried["fading"]["updates"]) for tree in trees] == [2, 4, 6]
   assert float(trees[2]["summing"]) == pytest.approx(values[2]["summing/total"])
@@ -317,7 +317,7 @@ def test_a_resumed_run_goes_on_with_what_was_carried(history):
   def last(tree):
     """The third tree of a run that goes on from one, whose arrays stay."""
     copy = jax.tree.map(jnp.copy, tree)
-    return go_on(made, restored_state(copy, start), start, range(2, 4))[0][-1]
+    return go_on(parts, restored_state(copy, start), start, range(2, 4))[0][-1]
 
   jax.tree.map(np.testing.assert_array_equal, last(restored), trees[-1])
   # What the check rejects: states that forget one of the two.

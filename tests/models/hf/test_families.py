@@ -96,8 +96,8 @@ def test_norms_at_another_place_are_rejected(checkpoints):
       kept = {k: x for k, x in block.items() if "norms" not in change or "out_norm" not in k}
       blocks[i] = kept | (norms if "norms" in change else {}) | {"attention": attention}
     wrong = Model(dataclasses.replace(model.config, **change))
-    found = log_probs(wrong, {**params, "blocks": blocks}, ids())
-    assert relative_error(found, expected) > 1e-2, change
+    scores = log_probs(wrong, {**params, "blocks": blocks}, ids())
+    assert relative_error(scores, expected) > 1e-2, change
 
 
 @pytest.mark.parametrize("kind", ["plain", "blocked"])
@@ -108,7 +108,7 @@ def test_packed_rows_that_share_a_prompt(checkpoints, name, kind, monkeypatch):
                       functools.partial(blocked_attention.attend_blocks, block=8))
   model, params, _ = load_pretrained(checkpoints(name).directory, attention=kind)
   tokens, positions, segments, shared = packed_rows(ids())
-  found = log_probs(model, params, tokens, positions, segments, shared)[0]
+  scores = log_probs(model, params, tokens, positions, segments, shared)[0]
   apart = log_probs(model, params, tokens, positions - 12 * (segments > 1), segments)[0]
   wrong = log_probs(model, params, tokens, np.arange(52)[None], segments, shared)[0]
   differs = []
@@ -116,7 +116,7 @@ def test_packed_rows_that_share_a_prompt(checkpoints, name, kind, monkeypatch):
     columns = segments[0] == segment
     row = np.concatenate([tokens[0, :12], tokens[0, columns]])[None]
     alone = log_probs(model, params, row)[0, 12:]
-    assert relative_error(found[columns], alone) < 1e-4
+    assert relative_error(scores[columns], alone) < 1e-4
     assert relative_error(apart[columns], log_probs(model, params, row[:, 12:])[0]) < 1e-4
     differs.append(relative_error(wrong[columns], alone))
   assert max(differs) > 1e-3, "the window and the rotation go by positions, not by columns"

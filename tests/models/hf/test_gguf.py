@@ -95,9 +95,9 @@ def test_every_type_by_slices(kind, tmp_path):
 
   files.write(tmp_path / "a.gguf", "llama", tensors)
   with np.errstate(all="ignore"):
-    whole = library.quants.dequantize(bytes_, kind)
+    values = library.quants.dequantize(bytes_, kind)
     weights = gguf.Weights(tmp_path)
-    for name, expected in (("v", whole), ("q", files_unpermuted(whole, 2))):
+    for name, expected in (("v", values), ("q", files_unpermuted(values, 2))):
       for cut in ((slice(None), slice(None)), (slice(3, 9), slice(None)),
                   (slice(8, 16), slice(5, 70))):
         read = weights.read(f"model.layers.0.self_attn.{name}_proj.weight", cut)
@@ -177,9 +177,9 @@ def test_export_is_an_ordinary_folder(tmp_path, monkeypatch):
 
   tokens = functools.partial(files.add_byte_level, pre="llama-bpe", bos=True)
   monkeypatch.setitem(hf.SHARED, "vocab_size", 310)  # some more rows than tokens
-  made = hf.make("llama", tmp_path / "made").network
+  llama = hf.make("llama", tmp_path / "made").network
   source = files.write(tmp_path / "a.gguf", "llama", functools.partial(
-      files.add_network, network=made, kind=TYPES.Q8_0), tokens)
+      files.add_network, network=llama, kind=TYPES.Q8_0), tokens)
   model, params, _ = load_pretrained(source)
   tokenizer = load_tokenizer(import_weights.local_directory(source))
   save_pretrained(tmp_path / "out", model, params, tokenizer=tokenizer)
@@ -207,7 +207,7 @@ def test_a_folder_and_its_inputs(tmp_path):
 
 def test_split_files(tmp_path):
   """All parts are read, whichever is named; without one of them the file is refused by name."""
-  whole = load_pretrained(write(tmp_path / "whole.gguf", "qwen3_untied"))[1]
+  expected = load_pretrained(write(tmp_path / "whole.gguf", "qwen3_untied"))[1]
   (tmp_path / "parts").mkdir()
   files.write(tmp_path / "parts/m.gguf", "qwen3",
               functools.partial(files.add_network, network=network("qwen3_untied")),
@@ -215,7 +215,7 @@ def test_split_files(tmp_path):
   parts = sorted((tmp_path / "parts").iterdir())
   assert len(parts) == 3
   for path in (tmp_path / "parts", parts[1]):
-    assert_same(load_pretrained(path)[1], whole)
+    assert_same(load_pretrained(path)[1], expected)
   parts[0].rename(tmp_path / "parts/n.gguf")
   refused(tmp_path / "parts/n.gguf", "split.count = 3", "1 parts with 10")
   (tmp_path / "parts/n.gguf").rename(parts[0])

@@ -54,8 +54,8 @@ def test_names_of_wrappers_are_read(single, copy, wrapped):
   retensor(directory, lambda tensors: {
       wrapped.format(name).replace(".mlp.", "._checkpoint_wrapped_module.mlp."): tensor
       for name, tensor in tensors.items()})
-  expected, found = (load_pretrained(path)[1] for path in (single, directory))
-  jax.tree.map(np.testing.assert_array_equal, expected, found)
+  expected, params = (load_pretrained(path)[1] for path in (single, directory))
+  jax.tree.map(np.testing.assert_array_equal, expected, params)
 
 
 def test_names_as_they_are_would_be_refused(single, copy, monkeypatch):
@@ -160,16 +160,16 @@ def test_files(sharded, single, copy, tmp_path):
   directory = copy(sharded)
   index = json.loads((directory / "model.safetensors.index.json").read_text())
   first, second = sorted(set(index["weight_map"].values()))[:2]
-  whole = (directory / first).read_bytes()
-  (directory / first).write_bytes(whole[:-100])
-  refused(directory, first, f"({len(whole) - 100} bytes)", "truncated")
+  content = (directory / first).read_bytes()
+  (directory / first).write_bytes(content[:-100])
+  refused(directory, first, f"({len(content) - 100} bytes)", "truncated")
   (directory / first).write_bytes(b"")
   refused(directory, first, "truncated")
   (directory / first).unlink()
   refused(directory, first, "not there")
   shutil.copy(directory / second, directory / first)
   refused(directory, second, first, "is in")
-  (directory / first).write_bytes(whole)
+  (directory / first).write_bytes(content)
   index["weight_map"]["model.more.weight"] = second
   (directory / "model.safetensors.index.json").write_text(json.dumps(index))
   refused(directory, "model.more.weight", second)

@@ -113,8 +113,8 @@ def built(folder, source, settings):
   config.mesh.data = 1
   config.update_from_flattened_dict({"plugins": (str(path),)} | settings)
   metric_writers.require(from_dict(config).writer)
-  made = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
-  made.sampler.close()
+  parts = setup.build(setup.resolve(from_dict(config)), jax.devices()[:1])
+  parts.sampler.close()
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -181,5 +181,5 @@ def test_two_threads_load_a_plugin_once(tmp_path, monkeypatch, lock):
   """Without a lock, the second thread takes a file that is still read for a loaded one."""
   if lock is not None:
     monkeypatch.setattr(plugins, "LOCK", lock)
-  found = registered_in_each_thread(tmp_path, monkeypatch, 0.3 if lock is None else 300.0)
-  assert (found == [True, True]) is (lock is None)
+  answers = registered_in_each_thread(tmp_path, monkeypatch, 0.3 if lock is None else 300.0)
+  assert (answers == [True, True]) is (lock is None)

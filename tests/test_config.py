@@ -114,18 +114,18 @@ def unread_keys(values: dict) -> set[str]:
   """Returns the keys that `check` finds unread in a config of flat keys; a set is named `some`."""
   cfg = config_lib.fill(from_dict(nested(values)))
   sections = [("", cfg)]
-  found = set()
+  keys = set()
   for prefix, section in sections:
     for name, field in fields.options(type(section)).items():
       if "sections" in field.metadata:
         sections += [(f"{prefix}{name}.{key}.", item) for key, item in getattr(section, name)]
-    found |= {prefix + name for name, _ in fields.unread(section, prefix, cfg)}
+    keys |= {prefix + name for name, _ in fields.unread(section, prefix, cfg)}
     inner = {name: getattr(section, name) for name in fields.options(type(section))}
     sections += [(f"{prefix}{name}.", item) for name, item in inner.items()
                  if dataclasses.is_dataclass(item)]
     if isinstance(section, Choice):
       sections.append((prefix, section.table.numbers(section)))
-  return {key.replace("sets.some.", f"sets.{NAME}.") for key in found}
+  return {key.replace("sets.some.", f"sets.{NAME}.") for key in keys}
 
 
 def nested(flat: dict) -> dict:

@@ -168,12 +168,12 @@ def call_tasks(folder, monkeypatch):
                  {"name": "dataset", "data": data}):
     task = from_dict({"task": values}).task
     task = dataclasses.replace(registry.TASKS.filled(task), heldout_problems=2)
-    made = make_task(task, 0, 2)
+    source = make_task(task, 0, 2)
     if values["name"] != "reasoning_gym":  # its items are made by the optional package
-      problems = made.batch(0)
-      made.rewards(problems, [problem.answer for problem in problems])
+      problems = source.batch(0)
+      source.rewards(problems, [problem.answer for problem in problems])
     if values["name"] == "recurrence":
-      made.demonstration(problems[0])
+      source.demonstration(problems[0])
   chatting = byte_tokenizer()
   chatting.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
   for prompt in (config_lib.PromptConfig, config_lib.SetPromptConfig):

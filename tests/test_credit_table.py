@@ -21,8 +21,8 @@ def test_the_page_is_rendered_from_the_committed_results(tmp_path, monkeypatch):
   monkeypatch.setattr(run, "HERE", tmp_path)
   (tmp_path / "results").mkdir()
   for path in (FOLDER / "results").iterdir():
-    changed = {method: {name: (np.array(values) / 2).tolist() for name, values in found.items()}
-               for method, found in json.loads(path.read_text()).items()}
+    changed = {method: {name: (np.array(values) / 2).tolist() for name, values in columns.items()}
+               for method, columns in json.loads(path.read_text()).items()}
     (tmp_path / "results" / path.name).write_text(json.dumps(changed))
   run.render(tmp_path)
   assert page.read_text() != committed

@@ -80,13 +80,13 @@ def files_below(*folders: Path) -> dict[str, str]:
 
 def test_imports_point_downwards():
   files = files_below(PACKAGE, *(ROOT / "experiments" / client for client in CLIENTS))
-  found = {tuple(file.removesuffix(".py").split("/")[:2]) for file in files}
-  assert found - {("jaxrl_llm", "__init__")} == (
+  folders = {tuple(file.removesuffix(".py").split("/")[:2]) for file in files}
+  assert folders - {("jaxrl_llm", "__init__")} == (
       {("jaxrl_llm", room) for room in ALLOWED} | {("experiments", room) for room in CLIENTS})
   assert violations(files) == []
 
 
-@pytest.mark.parametrize("path, source, found", [
+@pytest.mark.parametrize("path, source, module", [
     ("jaxrl_llm/ops/x.py", "from jaxrl_llm.objective import loss", "jaxrl_llm.objective"),
     ("jaxrl_llm/ops/x.py", "from jaxrl_llm import objective", "jaxrl_llm.objective"),
     ("jaxrl_llm/tasks/x.py", "def f():\n  import jaxrl_llm.models.transformer",
@@ -96,8 +96,8 @@ def test_imports_point_downwards():
     ("experiments/tables_lib/x.py", "import experiments.papers.occ", "experiments.papers"),
     ("experiments/papers/occ/x.py", "from experiments import tables", "experiments.tables"),
 ])
-def test_the_rule_bites(path, source, found):
-  assert violations({path: source}) == [f"{path} imports {found}"]
+def test_the_rule_bites(path, source, module):
+  assert violations({path: source}) == [f"{path} imports {module}"]
 
 
 def test_experiments_load_recipes_by_their_file():

@@ -73,12 +73,12 @@ def test_as_a_registered_reward():
                                 ({"low": 0.7, "high": 0.74, "wider": False, "mode": "nearest"},
                                  math.exp(-100 * 0.01**2), 0.0)):
     task = RewardedTask(None, RewardConfig("band_length", length_weight=2.0, **numbers))
-    found, = task.rewards([problem], ["y" * 6])
-    assert found.value == pytest.approx(2 * paid)
-    assert dict(found.components) == pytest.approx({"length": paid, "ratio": 0.75,
-                                                    "inside": inside})
-  found, = task.rewards([Problem("", "")], ["y"])
-  assert "empty prompt" in found.unscored_reason
+    outcome, = task.rewards([problem], ["y" * 6])
+    assert outcome.value == pytest.approx(2 * paid)
+    assert dict(outcome.components) == pytest.approx({"length": paid, "ratio": 0.75,
+                                                      "inside": inside})
+  outcome, = task.rewards([Problem("", "")], ["y"])
+  assert "empty prompt" in outcome.unscored_reason
 
 
 @pytest.mark.slow

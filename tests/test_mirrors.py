@@ -86,7 +86,7 @@ def uncovered(modules: list[str], tests: dict[str, str], covered: dict[str, str]
     covered: as COVERED.
   """
   imports = set().union(*map(imported, tests.values()))
-  found = []
+  rest = []
   for module in modules:
     folder, _, name = module.rpartition("/")
     dotted = module.removesuffix(".py").replace("/", ".")
@@ -95,8 +95,8 @@ def uncovered(modules: list[str], tests: dict[str, str], covered: dict[str, str]
     test = covered[max(listed, key=len)] if listed else ""
     if f"{folder}/test_{name}".lstrip("/") in tests or dotted in imports or test in tests:
       continue
-    found.append(module)
-  return found
+    rest.append(module)
+  return rest
 
 
 def all_modules() -> list[str]:

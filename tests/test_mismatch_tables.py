@@ -31,9 +31,9 @@ def test_readme_shows_the_recorded_results():
 
 def test_every_numerics_is_a_config_that_resolves():
   default = setup.resolve(Config())
-  found = [setup.resolve(run.with_numerics(default, options)).rollout
-           for options in run.NUMERICS.values()]
-  assert [(r.dtype, r.cache_dtype, r.quantization) for r in found] == [
+  rollouts = [setup.resolve(run.with_numerics(default, options)).rollout
+              for options in run.NUMERICS.values()]
+  assert [(r.dtype, r.cache_dtype, r.quantization) for r in rollouts] == [
       ("float32", "float32", "none"), ("bfloat16", "bfloat16", "none"),
       ("float32", "bfloat16", "none"), ("float32", "float32", "int8"),
       ("bfloat16", "bfloat16", "int8")]

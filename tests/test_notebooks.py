@@ -69,15 +69,15 @@ def long_cells(book: nbformat.NotebookNode) -> list[str]:
       return 0
     return node.end_lineno - node.lineno + 1
 
-  found = []
+  cells = []
   for index, source in enumerate(code(book)):
     lines = sum(map(count, ast.parse(source).body))
-    found += [f"cell {index}: {lines} lines"] if lines > MOST_LINES else []
+    cells += [f"cell {index}: {lines} lines"] if lines > MOST_LINES else []
     for node in ast.walk(ast.parse(source)):
       if isinstance(node, ast.FunctionDef):
         lines = len(node.body) - (ast.get_docstring(node) is not None)
-        found += [f"{node.name}: {lines} lines"] if lines > MOST_LINES else []
-  return found
+        cells += [f"{node.name}: {lines} lines"] if lines > MOST_LINES else []
+  return cells
 
 
 def outputs(book: nbformat.NotebookNode) -> list[int]:

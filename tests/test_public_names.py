@@ -20,7 +20,7 @@ NAMES = (  # (module, name; empty for the module itself)
 
 def absent(names) -> list[str]:
   """Those of (module, name) that cannot be imported."""
-  found = []
+  places = []
   for module, name in names:
     try:
       if not name or hasattr(importlib.import_module(module), name):
@@ -28,8 +28,8 @@ def absent(names) -> list[str]:
         continue
       importlib.import_module(f"{module}.{name}")
     except ModuleNotFoundError:
-      found.append(f"{module}:{name}")
-  return found
+      places.append(f"{module}:{name}")
+  return places
 
 
 def imports(source: str) -> list[tuple[str, str]]:

@@ -154,12 +154,12 @@ def planned_step(path: Path, folder: Path) -> dict:
                  else pytest.mark.plans)
     for path in RECIPES])
 def test_the_step_compiles_as_planned(path, tmp_path):
-  found = planned_step(path, tmp_path)
+  step = planned_step(path, tmp_path)
   recorded = next(entry for entry in plan_of(path)["programs"] if entry["name"] == "step")
-  assert not found["refused"]
-  assert found["bytes"]["total"] == pytest.approx(recorded["bytes"]["total"], rel=0.1)
-  assert found["run"]["collective_bytes"] == pytest.approx(recorded["run"]["collective_bytes"],
-                                                           rel=0.1)
+  assert not step["refused"]
+  assert step["bytes"]["total"] == pytest.approx(recorded["bytes"]["total"], rel=0.1)
+  assert step["run"]["collective_bytes"] == pytest.approx(recorded["run"]["collective_bytes"],
+                                                          rel=0.1)
 
 
 def extras_of(cfg) -> set[str]:

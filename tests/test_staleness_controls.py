@@ -37,6 +37,6 @@ def test_a_control_is_the_method_on_rows_in_another_order(name):
     at = [i for i in np.argsort(plugin.KEYS[:SHAPE[1]]) if mask[row, i]]
     alone = loss(name, *(array[row, np.array(at)][None] for array in arrays))
     expected[row, at] = alone[0]
-  found = np.asarray(loss(f"{name}_shuffled", *arrays))
-  np.testing.assert_allclose(found * mask, expected, rtol=1e-6)
-  assert np.abs(found - np.asarray(loss(name, *arrays))).max() > 1e-3, "the order is as it was"
+  losses = np.asarray(loss(f"{name}_shuffled", *arrays))
+  np.testing.assert_allclose(losses * mask, expected, rtol=1e-6)
+  assert np.abs(losses - np.asarray(loss(name, *arrays))).max() > 1e-3, "the order is as it was"

@@ -31,9 +31,9 @@ def functions(files: dict[str, str]):
 
 def takes_config(files: dict[str, str]) -> list[str]:
   """Functions of which a parameter is the whole config."""
-  whole = re.compile(r"(?<![\w.])(config\.|config_lib\.)?Config(?!\w)")
+  pattern = re.compile(r"(?<![\w.])(config\.|config_lib\.)?Config(?!\w)")
   return [name for name, node in functions(files)
-          if any(arg.annotation and whole.search(ast.unparse(arg.annotation))
+          if any(arg.annotation and pattern.search(ast.unparse(arg.annotation))
                  for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))]
 
 

@@ -13,8 +13,8 @@ from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parent.parent
 PATHS = [*ROOT.glob("experiments/*/sweep.py"), *ROOT.glob("experiments/smollm2/*/sweep.py")]
-SWEEPS = {path.parent.name: found for path in sorted(PATHS)
-          if (found := sweeps.load(path)) is not None}
+SWEEPS = {path.parent.name: table for path in sorted(PATHS)
+          if (table := sweeps.load(path)) is not None}
 QUICK = {"staleness"}
 
 

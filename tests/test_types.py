@@ -31,5 +31,5 @@ def test_the_package_has_no_type_errors_and_a_wrong_file_has(tmp_path):
   assert "Success: no issues" in mypy("jaxrl_llm", cache=tmp_path / "cache")
   wrong = tmp_path / "wrong.py"
   wrong.write_text(WRONG)
-  found = mypy(str(wrong), cache=tmp_path / "cache")
-  assert "valu" in found and "Too many" in found and "Found 2 errors" in found
+  report = mypy(str(wrong), cache=tmp_path / "cache")
+  assert "valu" in report and "Too many" in report and "Found 2 errors" in report

@@ -62,10 +62,10 @@ def test_the_files_reject_simpler_verifiers():
              for row in rows("answer_pairs") if row["kind"] == "math") > 300
   forms = [row for row in rows("answer_forms") if row["kind"] == "numeric"]
   for position in (0, -1):
-    said = [(re.findall(r"-?\d[\d,]*(?:\.\d+)?", row["said"]) or ["none"])[position]
-            for row in forms]
+    numbers = [(re.findall(r"-?\d[\d,]*(?:\.\d+)?", row["said"]) or ["none"])[position]
+               for row in forms]
     wrong = sum((number.replace(",", "") == row["gold"]) != row["correct"]
-                for number, row in zip(said, forms, strict=True))
+                for number, row in zip(numbers, forms, strict=True))
     assert wrong > len(forms) / 5
 
 
@@ -93,8 +93,8 @@ def test_the_first_and_the_last_number_are_other_answers():
   stated = [row for row in completions() if row["stated"] is not None]
   numbers = [re.findall(r"\d+(?:\.\d+)?", row["completion"]) for row in stated]
   answers = [row["stated"] for row in stated]
-  first, last = (sum(found[position] != answer for found, answer in zip(numbers, answers,
-                                                                        strict=True))
+  first, last = (sum(values[position] != answer for values, answer in zip(numbers, answers,
+                                                                          strict=True))
                  for position in (0, -1))
   assert first > len(stated) / 3 and last >= 3
 
@@ -120,5 +120,5 @@ def test_published_solutions_of_gsm8k():
   shifted = [str(int(gold) + 1) for gold in golds]
   assert not any(verdict.correct for verdict in verifiers.grade_many("math", texts, shifted))
   solutions = [text.rpartition("####")[0].strip() for text in texts]
-  found = [verdict.correct for verdict in verifiers.grade_many("math", solutions, golds)]
-  assert sum(found) >= 0.95 * len(found)
+  verdicts = [verdict.correct for verdict in verifiers.grade_many("math", solutions, golds)]
+  assert sum(verdicts) >= 0.95 * len(verdicts)

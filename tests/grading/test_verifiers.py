@@ -57,9 +57,9 @@ def no_process_is_left():
 
 def children() -> list[str]:
   """Command lines of verifier processes of this one."""
-  found = subprocess.run(
+  output = subprocess.run(
       ["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True).stdout
-  return [line for line in found.splitlines() if "sandbox_worker" in line]
+  return [line for line in output.splitlines() if "sandbox_worker" in line]
 
 
 def answers(step: int) -> tuple[list[str], list[str]]:
@@ -94,7 +94,7 @@ def test_verify():
 
 def test_hanging_answers_are_wrong_and_the_others_are_scored():
   answers = (r"\sqrt{4}", HANGS, r"\sqrt[3]{8}", TOWER, r"\log_2 4")
-  texts = [rf"\boxed{{{said}}}" for said in answers]
+  texts = [rf"\boxed{{{answer}}}" for answer in answers]
   for timeout in (1.0, 10.0, 100.0):  # a busy machine may need more than a second for a batch
     rewards = verifiers.verify_many("math", texts, ["2"] * 5, timeout=timeout)
     if not any(reward.unscored_reason or reward.rung == "costly" for reward in rewards[::2]):
@@ -104,27 +104,27 @@ def test_hanging_answers_are_wrong_and_the_others_are_scored():
   assert [reward.rung for reward in rewards] == ["algebra", "costly"] * 2 + ["algebra"]
 
 
-@pytest.mark.parametrize("said", [
+@pytest.mark.parametrize("answer", [
     r"9^{9^{9^9}}", r"10^{10^{10}}", "100000000!", r"(x+1)^{1000000}", r"\binom{10^9}{10^8}",
     r"\sum_{k=1}^{10^{9}} \frac{1}{k}", r"\prod_{k=1}^{10^{8}} k", r"\sin(10^{10^{10}})",
     r"2^{2^{30}}", "(((9!)!)!)!", r"\lfloor 10^{10^{9}} \rfloor", r"10^{10^9} \mod 7"])
-def test_a_too_large_answer_is_seen_without_computing_it(said, worker):
+def test_a_too_large_answer_is_seen_without_computing_it(answer, worker):
   with pytest.raises(worker.TooCostlyError):
-    worker.parsed(worker.math_verify, said)
+    worker.parsed(worker.math_verify, answer)
 
 
-@pytest.mark.parametrize("said", [
+@pytest.mark.parametrize("answer", [
     "2^{2024}-1", "2023!", r"\binom{2000}{1000}", "x^{2024}", "10^{100}", r"\sum_{k=1}^{100} k^2",
     r"(x+1)^{50}", r"e^{i\pi}", "-1", "0.5", r"\{1,2\}", r"(2,\infty)", r"2^{n+1}-1",
     r"\sqrt{2}^{\sqrt2}"])
-def test_usual_answers_are_not_too_large(said, worker):
-  assert worker.parsed(worker.math_verify, said)
+def test_usual_answers_are_not_too_large(answer, worker):
+  assert worker.parsed(worker.math_verify, answer)
 
 
 @pytest.fixture(scope="module")
 def worker():
-  found = runpy.run_path(str(verifier_pool.WORKER))
-  return SimpleNamespace(**found, math_verify=pytest.importorskip("math_verify"))
+  namespace = runpy.run_path(str(verifier_pool.WORKER))
+  return SimpleNamespace(**namespace, math_verify=pytest.importorskip("math_verify"))
 
 
 @pytest.fixture
@@ -140,12 +140,12 @@ def careful(monkeypatch):
 def test_a_batch_of_hanging_answers_takes_bounded_time(careful):
   """They come after all others, and share one time limit; more workers than cores do not matter."""
   questions = [Question("a", f"slow{i}") for i in range(8)] + [Question("a", "x")]
-  found = verifier_pool.decide(questions, workers=2, timeout=2.0)
-  assert found[-1] == Verdict(True, "algebra")
-  assert verifier_pool.TOO_EXPENSIVE in found[:8]
+  verdicts = verifier_pool.decide(questions, workers=2, timeout=2.0)
+  assert verdicts[-1] == Verdict(True, "algebra")
+  assert verifier_pool.TOO_EXPENSIVE in verdicts[:8]
   not_asked = Verdict(False, "none", NOT_ASKED.reason)
-  assert set(found[:8]) <= {verifier_pool.TOO_EXPENSIVE, not_asked}
-  assert found.count(verifier_pool.TOO_EXPENSIVE) <= 4
+  assert set(verdicts[:8]) <= {verifier_pool.TOO_EXPENSIVE, not_asked}
+  assert verdicts.count(verifier_pool.TOO_EXPENSIVE) <= 4
 
 
 def test_a_failure_of_the_comparison_is_unscored(careful):
@@ -153,8 +153,8 @@ def test_a_failure_of_the_comparison_is_unscored(careful):
   library prints does not disturb the answers.
   """
   pairs = [("a", "x"), ("a", ""), ("a", "exit"), ("costly", "x"), ("a", "y")]
-  found = verifier_pool.decide([Question(*pair) for pair in pairs], workers=1)
-  assert [verdict.unscored_reason for verdict in found] == [
+  verdicts = verifier_pool.decide([Question(*pair) for pair in pairs], workers=1)
+  assert [verdict.unscored_reason for verdict in verdicts] == [
       None, "crash: ZeroDivisionError: division by zero",
       "crash: the process ended (error) exit status 3", "timeout: the right answer", None]
 

@@ -16,8 +16,8 @@ import yaml
 
 def expand(text: str, variables: dict[str, str]) -> str:
   """Replaces $(NAME) as Kubernetes does: $$(NAME) and unknown names stay as they are."""
-  def value(found: re.Match) -> str:
-    return found[0][1:] if found[0].startswith("$$") else variables.get(found[1], found[0])
+  def value(match: re.Match) -> str:
+    return match[0][1:] if match[0].startswith("$$") else variables.get(match[1], match[0])
   return re.sub(r"\$?\$\((\w+)\)", value, text)
 
 

@@ -40,10 +40,10 @@ def devices(count: int) -> dict[str, str]:
 
 def run_flags(workdir: Path, *overrides: str) -> list[str]:
   """The flags of a small run of two iterations that saves each of them."""
-  made = {"checkpoint.every": 1, "evaluation.every": 100, "iterations": 2,
-          "warm_start.steps": 4} | dict(text.split("=") for text in overrides)
+  settings = {"checkpoint.every": 1, "evaluation.every": 100, "iterations": 2,
+              "warm_start.steps": 4} | dict(text.split("=") for text in overrides)
   return ["--", f"--config={SMALL}", f"--workdir={workdir}",
-          *(f"--config.{key}={value}" for key, value in made.items())]
+          *(f"--config.{key}={value}" for key, value in settings.items())]
 
 
 def gcloud(path: str, folder: Path, *more: str, **variables: str) -> subprocess.CompletedProcess:

@@ -15,8 +15,8 @@ NODES = "127.0.0.1"  # the first node is where process 0 listens
 
 
 def directives(script: str) -> dict[str, str]:
-  found = re.findall(r"^#SBATCH --([-a-z]+)(?:=(.*))?$", script, re.MULTILINE)
-  return dict(found)
+  options = re.findall(r"^#SBATCH --([-a-z]+)(?:=(.*))?$", script, re.MULTILINE)
+  return dict(options)
 
 
 def sbatch(script: str) -> int:
@@ -37,11 +37,11 @@ def sbatch(script: str) -> int:
 
 def elements(text: str) -> list[str]:
   """Returns the numbers of an array such as 0-2,5%4."""
-  found = []
+  numbers = []
   for part in text.split("%")[0].split(","):
     first, _, last = part.partition("-")
-    found += map(str, range(int(first), int(last or first) + 1))
-  return found
+    numbers += map(str, range(int(first), int(last or first) + 1))
+  return numbers
 
 
 def srun(arguments: list[str]) -> int:

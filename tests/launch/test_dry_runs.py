@@ -141,14 +141,14 @@ def slurm_faults(script: str) -> list[str]:
   wanted = {"job-name": "a", "nodes": "2", "ntasks-per-node": "1", "gpus-per-node": "8",
             "cpus-per-task": "32", "time": "8:00:00", "signal": "TERM@120", "requeue": "",
             "open-mode": "append", "partition": "gpu", "output": "/shared/runs/a/slurm-%j.out"}
-  found = slurm_stub.directives(script)
-  out = [key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key)]
+  directives = slurm_stub.directives(script)
+  out = [key for key in wanted.keys() | directives.keys() if wanted.get(key) != directives.get(key)]
   # What the shell makes of it: each argument of srun on a line of its own.
   body = script.replace("cd '/shared/the code'", "true").replace("srun ", "printf '%s\\n' ")
-  said = subprocess.run(["bash", "-c", body], text=True, check=True, capture_output=True).stdout
+  output = subprocess.run(["bash", "-c", body], text=True, check=True, capture_output=True).stdout
   expected = ["--kill-on-bad-exit=0", "--cpus-per-task=32", sys.executable, "-u",
               "experiments/main.py", *MINE]
-  if said.splitlines() != expected:
+  if output.splitlines() != expected:
     out.append("command")
   if "cd '/shared/the code'\n" not in script:
     out.append("folder")
@@ -196,13 +196,13 @@ def test_a_sweep_submits_what_is_missing(tmp_path, monkeypatch, capsys):
   sys.argv[2] = str(tmp_path / "sweep.py")
   slurm.main()
   script = capsys.readouterr().out
-  found = slurm_stub.directives(script)
-  assert found["array"] == f"0,3-{len(sweep.cells) - 1}%8"
-  assert found["ntasks"] == "1" and "gpus-per-node" not in found
+  directives = slurm_stub.directives(script)
+  assert directives["array"] == f"0,3-{len(sweep.cells) - 1}%8"
+  assert directives["ntasks"] == "1" and "gpus-per-node" not in directives
   body = script.replace("srun ", "printf '%s\\n' ")
-  said = subprocess.run(["bash", "-c", body], text=True, check=True, capture_output=True,
-                        env={"SLURM_ARRAY_TASK_ID": "7"}).stdout.splitlines()
-  assert said[-2:] == ["sweep.py", "--index=7"]
+  lines = subprocess.run(["bash", "-c", body], text=True, check=True, capture_output=True,
+                         env={"SLURM_ARRAY_TASK_ID": "7"}).stdout.splitlines()
+  assert lines[-2:] == ["sweep.py", "--index=7"]
 
 
 def slurm_module(monkeypatch):

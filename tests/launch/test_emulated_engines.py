@@ -21,17 +21,17 @@ LAST = 5
 
 def faults(workdir: Path, last: int, processes: int) -> list[str]:
   """What a finished run of several processes lacks, or has too much of."""
-  found = []
+  problems = []
   iterations = [line["iteration"] for line in read_metrics(str(workdir / "metrics.jsonl"))]
   if iterations != list(range(last + 1)):
-    found.append(f"lines of metrics: {iterations}")
+    problems.append(f"lines of metrics: {iterations}")
   part = lambda i: f"-{i:05d}-of-{processes:05d}" if processes > 1 else ""
   wanted = {f"iteration_{number:05d}{part(i)}.jsonl" for number in range(1, last + 1)
             for i in range(processes)}
   names = {path.name for path in (workdir / "rollouts").glob("*.jsonl")}
   if names != wanted:
-    found.append(f"rollouts: {sorted(names ^ wanted)}")
-  return found
+    problems.append(f"rollouts: {sorted(names ^ wanted)}")
+  return problems
 
 
 def saved(workdir: Path) -> int:

@@ -55,9 +55,9 @@ def test_names_in_the_source_have_an_entry():
       names |= written_in(path.read_text())
   assert {"eval/accuracy", "time/tools", "moe/load"} <= names
   names -= SUPERVISED | {"rollout/", "time/"}
-  whole = {item.name for item in glossary.all_entries()}
+  entries = {item.name for item in glossary.all_entries()}
   assert [name for name in without_entry(names)
-          if not any(item.startswith(f"{name}/") or item == f"{name}/p*" for item in whole)] == []
+          if not any(item.startswith(f"{name}/") or item == f"{name}/p*" for item in entries)] == []
   assert written_in('x = {"reward/unknown": 1, "text": 2}') == {"reward/unknown"}
   assert without_entry({"reward/unknown"}) == ["reward/unknown"]
 

@@ -73,9 +73,9 @@ def test_histogram_quantiles_agree_with_numpy_within_a_bin():
   values = np.random.default_rng(0).normal(size=5000)
   edges = np.linspace(-4, 4, 81)
   counts = np.bincount(np.searchsorted(edges, values, side="right"), minlength=82)
-  found = summarize({"x": Histogram(counts, tuple(edges))})
+  summary = summarize({"x": Histogram(counts, tuple(edges))})
   for label, q in QUANTILES.items():
-    assert found[f"x/{label}"] == pytest.approx(np.quantile(values, q), abs=0.1)
+    assert summary[f"x/{label}"] == pytest.approx(np.quantile(values, q), abs=0.1)
 
 
 def test_histogram_interpolates_linearly_and_closes_its_open_bins_at_the_outermost_edges():

@@ -173,8 +173,8 @@ def mixtures(path, form, monkeypatch) -> int:
   """Kills a second write over a first one of other rows, at each step; returns how often what was
   left is read as rows that are neither.
   """
-  whole, count = path / "whole", 0
-  write_rollouts(whole, 1, rows(seed=1))
+  expected, count = path / "whole", 0
+  write_rollouts(expected, 1, rows(seed=1))
   for step in range(9):
     torn = path / str(step)
     write_rollouts(torn, 1, rows(seed=0))
@@ -186,7 +186,7 @@ def mixtures(path, form, monkeypatch) -> int:
       rows_read = rows()
     count += not any(equal(rows_read, rows(seed=seed)) for seed in (0, 1))
     write_rollouts(torn, 1, rows(seed=1))  # as the run does when it goes on
-    assert contents(torn) == contents(whole), f"step {step}"
+    assert contents(torn) == contents(expected), f"step {step}"
   assert torn.name == "2", "a step for each of two files"
   return count
 

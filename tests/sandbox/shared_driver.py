@@ -123,22 +123,22 @@ def main() -> None:
   add, keyctl = (seccomp.CALLS[name][0][column] for name in ("add_key", "keyctl"))
   if LIBC.syscall(keyctl, 1, None) < 0:  # KEYCTL_JOIN_SESSION_KEYRING
     keyctl = -1  # no keyrings here; above all, none that others use
-  found = {}
+  outputs = {}
   with hostile_driver.PythonSandbox(workers=1, timeout=60.0, without=sys.argv[1:]) as sandbox:
-    found["missing"] = sandbox.isolation.missing
+    outputs["missing"] = sandbox.isolation.missing
     # A program that is this process's user only tries the changes.
     for name, text in () if "user" in sys.argv else PROGRAMS.items():
       if "key" in name and keyctl < 0:
         continue
       for word, number in (("ADD", add), ("KEYCTL", keyctl), ("FIND", FIND)):
         text = text.replace(word, str(number))
-      found[name] = sandbox.run(text).output
-    found["changes"] = [name for name, text in CHANGES.items()
-                        if sandbox.run(text).output.strip() == "True"]
-    found["serves"] = sandbox.run(SERVES).output
+      outputs[name] = sandbox.run(text).output
+    outputs["changes"] = [name for name, text in CHANGES.items()
+                          if sandbox.run(text).output.strip() == "True"]
+    outputs["serves"] = sandbox.run(SERVES).output
   if keyctl >= 0:
-    found["this process finds the key"] = LIBC.syscall(keyctl, *FIND) > 0
-  print(json.dumps(found))
+    outputs["this process finds the key"] = LIBC.syscall(keyctl, *FIND) > 0
+  print(json.dumps(outputs))
 
 
 if __name__ == "__main__":

@@ -45,9 +45,9 @@ def test_values_come_back_in_order(calls):
 
 
 def test_what_raises_is_a_fault_that_may_be_of_the_text(calls):
-  found = calls.run([("right",), ("raise",), ("exit",), ("right",)])
-  assert found == [1.0, Fault("KeyError: 'no such answer'", True), Fault("SystemExit: 0", True),
-                   1.0]
+  outcomes = calls.run([("right",), ("raise",), ("exit",), ("right",)])
+  assert outcomes == [1.0, Fault("KeyError: 'no such answer'", True), Fault("SystemExit: 0", True),
+                      1.0]
 
 
 @pytest.mark.parametrize("text, outcome", [
@@ -68,9 +68,9 @@ def test_what_raises_is_a_fault_that_may_be_of_the_text(calls):
 ])
 def test_a_hostile_text_costs_itself_alone(calls, text, outcome):
   before = calls.pids()
-  found = calls.run([("right",), ("!" + text,), ("right",)])
-  assert [found[0], found[2]] == [1.0, 1.0]
-  assert isinstance(found[1], Fault) and found[1].of_text and outcome in found[1].reason
+  outcomes = calls.run([("right",), ("!" + text,), ("right",)])
+  assert [outcomes[0], outcomes[2]] == [1.0, 1.0]
+  assert isinstance(outcomes[1], Fault) and outcomes[1].of_text and outcome in outcomes[1].reason
   assert calls.pids() == before
 
 
@@ -89,24 +89,24 @@ def test_no_text_decides_about_another(calls):
 def test_no_print_is_taken_for_an_answer(calls):
   forged = "__import__('os').write(%d, b'[0, \"value\", 1.0]\\n') and __import__('os')._exit(0)"
   for handle in range(1, 8):
-    found, = calls.run([("!" + forged % handle,)])
-    assert isinstance(found, Fault)
+    answer, = calls.run([("!" + forged % handle,)])
+    assert isinstance(answer, Fault)
 
 
 def test_waiting_is_no_verdict_and_costs_a_batch_a_bounded_time():
   calls = IsolatedCalls(SOURCE, cpu=1.0, wall=0.5, quick=None, budget=0.5)
-  found = calls.run([("!__import__('time').sleep(60)",)] * 12)
-  assert set(found) == {Fault("timeout", False), isolated_calls.NOT_ASKED}
+  outcomes = calls.run([("!__import__('time').sleep(60)",)] * 12)
+  assert set(outcomes) == {Fault("timeout", False), isolated_calls.NOT_ASKED}
   calls.close()
 
 
 def test_texts_without_an_end_come_after_all_others():
   calls = IsolatedCalls(SOURCE, cpu=1.0, wall=60.0, quick=0.1, budget=0.1)
-  found = calls.run([("![0 for _ in iter(int, 1)]",)] * 8 + [("right",)] * 4)
+  outcomes = calls.run([("![0 for _ in iter(int, 1)]",)] * 8 + [("right",)] * 4)
   calls.close()
-  assert found[8:] == [1.0] * 4
-  assert set(found[:8]) == {Fault("costly: it used up its processor time", True),
-                            isolated_calls.NOT_ASKED}
+  assert outcomes[8:] == [1.0] * 4
+  assert set(outcomes[:8]) == {Fault("costly: it used up its processor time", True),
+                               isolated_calls.NOT_ASKED}
 
 
 def test_a_source_that_fails_is_named():

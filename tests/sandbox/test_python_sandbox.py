@@ -27,8 +27,8 @@ READABLE = all(
 
 @pytest.fixture(scope="module")
 def sandbox():
-  with PythonSandbox(workers=2, timeout=100.0) as made:
-    yield made
+  with PythonSandbox(workers=2, timeout=100.0) as pool:
+    yield pool
 
 
 class SlowError(AssertionError):
@@ -38,13 +38,13 @@ class SlowError(AssertionError):
 @contextlib.contextmanager
 def limited(timeout: float, **options):
   try:
-    made = PythonSandbox(workers=1, timeout=timeout, **options)
+    pool = PythonSandbox(workers=1, timeout=timeout, **options)
   except ConfigError as error:
     if "a first program ended with" in str(error):
       raise SlowError from error
     raise
-  with made:
-    yield made
+  with pool:
+    yield pool
 
 
 def harmless(sandbox, code: str) -> ToolResult:

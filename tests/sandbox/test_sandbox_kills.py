@@ -18,8 +18,8 @@ from jaxrl_llm.sandbox.sandbox_process import GoneError
 
 @pytest.fixture(scope="module")
 def sandbox():
-  with PythonSandbox(workers=1, timeout=100.0) as made:
-    yield made
+  with PythonSandbox(workers=1, timeout=100.0) as pool:
+    yield pool
 
 
 @pytest.mark.parametrize("which", ["supervisor", "server"])
@@ -46,8 +46,8 @@ def test_a_program_killed_from_outside_runs_again(sandbox, monkeypatch):
   when_it_runs(monkeypatch, kill)
   assert sandbox.run(f"{HOLD}\nprint('whole')") == ToolResult("ok", "whole\n")
   assert len(kills) == 1
-  own = "import os, signal\nprint('mine', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
-  assert sandbox.run(own) == ToolResult("killed", "mine\nkilled by SIGKILL")
+  program = "import os, signal\nprint('mine', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
+  assert sandbox.run(program) == ToolResult("killed", "mine\nkilled by SIGKILL")
 
   def once(self, code):
     return self._ask(self._workers[0], code.encode())
@@ -77,8 +77,8 @@ def test_a_killed_trainer_leaves_no_process_and_no_folder(without, tmp_path):
   servers = [pid for supervisor in supervisors for pid in children(supervisor)]
 
   def parents_of_processes():
-    found = [[p for p in children(server) if children(p)] for server in servers]
-    return [p for pids in found for p in pids] if all(found) else []
+    groups = [[p for p in children(server) if children(p)] for server in servers]
+    return [p for pids in groups for p in pids] if all(groups) else []
 
   programs = until(parents_of_processes)
   below = [*supervisors, *servers, *programs, *(pid for p in programs for pid in children(p))]
@@ -112,10 +112,10 @@ def test_a_killed_program_and_a_worker_that_died_are_counted_apart(sandbox, monk
   left, replace = list(met), mock.Mock()
 
   def ask(self, worker, data):
-    found = left.pop(0)
-    if found == GONE:
+    reply = left.pop(0)
+    if reply == GONE:
       raise GoneError("of tests")
-    return found
+    return reply
 
   monkeypatch.setattr(PythonSandbox, "_ask", ask)
   monkeypatch.setattr(PythonSandbox, "_replace", replace)

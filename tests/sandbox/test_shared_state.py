@@ -18,7 +18,7 @@ WEAK = ("system_calls", "devices")  # without these, programs reach what they tr
 
 
 @functools.cache
-def found(*without) -> dict:
+def outputs_of(*without) -> dict:
   """Returns the outputs of the driver's programs in a sandbox without these kinds of isolation."""
   done = subprocess.run([sys.executable, str(DRIVER), *without], capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
@@ -26,7 +26,7 @@ def found(*without) -> dict:
 
 
 def offered(*names) -> dict:
-  outputs = found()
+  outputs = outputs_of()
   if missing := set(names) & set(outputs["missing"]):
     pytest.skip(f"not offered here: {missing}")
   return outputs
@@ -38,13 +38,13 @@ def test_a_key_stays_with_nobody():
     pytest.skip("this system has no keyrings")
   steps = ("adds a key", "finds the key", "this process finds the key")
   assert [outputs[step] for step in steps] == ["False\n", "False\n", False]
-  weak = found(*WEAK)
+  weak = outputs_of(*WEAK)
   assert [weak[step] for step in steps] == ["True\n", "True\n", True], "the check sees nothing"
 
 
 def test_there_are_no_files_of_memory_beside_the_folder():
   assert "PermissionError" in offered("system_calls")["memory"]
-  assert found(*WEAK)["memory"] == ""
+  assert outputs_of(*WEAK)["memory"] == ""
 
 
 def test_buffers_of_sockets_stay_small():
@@ -52,18 +52,18 @@ def test_buffers_of_sockets_stay_small():
   assert float(offered("system_calls")["buffers"]) < 1
   allowed = 2 * int(Path("/proc/sys/net/core/wmem_max").read_text()) / 2**20
   if allowed > 2:  # MiB, with what the kernel adds for itself
-    assert float(found(*WEAK)["buffers"]) > 1, "the check sees nothing"
+    assert float(outputs_of(*WEAK)["buffers"]) > 1, "the check sees nothing"
 
 
 def test_sockets_are_of_unix_and_inet():
   assert set(json.loads(offered("system_calls")["families"])) <= set(seccomp.FAMILIES)
-  assert set(json.loads(found(*WEAK)["families"])) - set(seccomp.FAMILIES)
+  assert set(json.loads(outputs_of(*WEAK)["families"])) - set(seccomp.FAMILIES)
 
 
 def test_device_nodes_are_not_the_hosts_and_read_only():
   """Compares nodes and flags of mounts only: a test that changed a node could change the host's."""
   outputs = offered("files", "devices")
-  weak = json.loads(found(*WEAK)["devices"])
+  weak = json.loads(outputs_of(*WEAK)["devices"])
   for name, (device, inode, numbers, read_only) in json.loads(outputs["devices"]).items():
     host = os.stat(f"/dev/{name}")
     assert (device, inode) != (host.st_dev, host.st_ino) and numbers == host.st_rdev and read_only
@@ -77,7 +77,7 @@ def test_devices_and_locks_serve_their_purpose():
 
 
 def test_each_program_has_an_input_of_its_own():
-  outputs = found()
+  outputs = outputs_of()
   assert outputs["marks its input"] == "False True\n"
   assert outputs["looks at its input"] == "False ''\n"
 
@@ -86,7 +86,7 @@ def test_a_program_changes_no_process_above_it():
   outputs = offered("system_calls", "files")
   assert outputs["changes"] == []
   assert outputs["serves"] == "3\n1\n[1, 2]\n"
-  assert "changes limits above it" in found(*WEAK, "user")["changes"], "the check sees nothing"
+  assert "changes limits above it" in outputs_of(*WEAK, "user")["changes"], "the check sees nothing"
 
 
 # The filter itself, for both architectures.

@@ -51,9 +51,9 @@ def test_each_flipped_bit_is_noticed(saved, tmp_path):
   for number in range(FLIPS):
     copy = shutil.copytree(saved / "checkpoints" / "4", tmp_path / str(number))
     path = flipped(copy, number)
-    found = checksums.damage(copy)
-    assert found and (str(path.relative_to(copy)) in found or path.name == checksums.NAME or
-                      "is missing" in found), (number, path, found)
+    damage = checksums.damage(copy)
+    assert damage and (str(path.relative_to(copy)) in damage or path.name == checksums.NAME or
+                       "is missing" in damage), (number, path, damage)
     shutil.rmtree(copy)
 
 

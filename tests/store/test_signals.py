@@ -20,12 +20,12 @@ class Deaf:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_lost_ctrl_c_ends_the_run_at_the_next_check():
-  with handled() as told:
-    told.check()
+  with handled() as guard:
+    guard.check()
     deaf = Deaf()
     del deaf  # the default handler's exception is lost here, and nothing would know of it
     with pytest.raises(KeyboardInterrupt):
-      told.check()
+      guard.check()
   assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -36,11 +36,11 @@ def test_ctrl_c_ends_at_once():
 
 
 def test_a_patient_run_ends_at_the_second_sigterm():
-  with handled() as told:
-    told.patient = True
+  with handled() as guard:
+    guard.patient = True
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.1)
-    assert told.terminated
+    assert guard.terminated
     with pytest.raises(Terminated) as ended:
       os.kill(os.getpid(), signal.SIGTERM)
       time.sleep(60)

@@ -15,9 +15,9 @@ make = functools.partial(test_dataset.make, heldout=0)
 
 
 def problems(task):
-  found = {p.id: p for i in range(3 * task.counts["kept"]) for p in task.batch(i)}
-  assert len(found) == task.counts["kept"], "ids are unique"
-  return found
+  by_id = {p.id: p for i in range(3 * task.counts["kept"]) for p in task.batch(i)}
+  assert len(by_id) == task.counts["kept"], "ids are unique"
+  return by_id
 
 
 def verl(prompt, answer, index, system=None):

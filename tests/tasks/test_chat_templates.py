@@ -38,8 +38,8 @@ class Later(datetime.datetime):
 def test_a_template_that_reads_the_clock_gives_the_same_prompt_on_every_day(keys, date, caplog):
   with caplog.at_level(logging.WARNING):
     today = prompted(DATED, **keys)
-  said = keys.get("date", PromptConfig().date)
-  assert f"reads the clock: it is rendered as of {said} (task.prompt.date)" in caplog.text
+  day = keys.get("date", PromptConfig().date)
+  assert f"reads the clock: it is rendered as of {day} (task.prompt.date)" in caplog.text
   assert today.startswith(f"Today is {date}\n")
   with mock.patch.object(of_transformers, "datetime", Later):
     assert prompted(DATED, **keys) == today
@@ -84,14 +84,14 @@ def test_a_row_that_a_template_refuses_is_a_bad_row(tmp_path):
   path.write_text("".join(json.dumps(row) + "\n" for row in rows))
   template = "{% if messages[0].role == 'tool' %}{{ raise_exception('no') }}{% endif %}" + CHATML
 
-  def made(bad_rows):
+  def task_of(bad_rows):
     data = DataConfig(path=str(path), mapping="dapo", bad_rows=bad_rows)
     cfg = TaskConfig("dataset", heldout_problems=0, prompt=PromptConfig("chat"), data=data)
     return make_task(cfg, 0, 1, tokenizer=chat_tokenizer(template))
 
   with pytest.raises(ConfigError, match=r"x.jsonl, line 2: .*refuses .*: no\. "):
-    made("error")
-  counts = made("drop").counts
+    task_of("error")
+  counts = task_of("drop").counts
   assert counts["kept"] == 2 and counts["bad"] == 1
 
 
@@ -134,8 +134,8 @@ def test_only_prompts_of_the_chat_template_stop_at_the_end_of_a_turn(tmp_path, c
   with caplog.at_level(logging.WARNING):
     assert make_task(TaskConfig(), 0, 2, tokenizer=loaded).stop_ids == (256,)
     assert "ends turns" not in caplog.text
-    made = make_task(TaskConfig(prompt=PromptConfig("chat")), 0, 2, tokenizer=loaded)
-    assert made.stop_ids == made.stop_ids == (256, END)
+    task = make_task(TaskConfig(prompt=PromptConfig("chat")), 0, 2, tokenizer=loaded)
+    assert task.stop_ids == task.stop_ids == (256, END)
   assert caplog.text.count("ends turns") == 1
 
 

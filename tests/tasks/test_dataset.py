@@ -275,8 +275,8 @@ def test_each_file_has_its_own_verifier(tmp_path):
   task = two_files(tmp_path)
   problems = {problem.prompt[0]: problem for index in range(20) for problem in task.batch(index)}
   a, b = problems["a"], problems["b"]
-  said = [f"It is {a.answer}.", "(B)", "(C)", "no number"]
-  assert [r.correct for r in task.rewards([a, b, b, a], said)] == [True, True, False, False]
+  completions = [f"It is {a.answer}.", "(B)", "(C)", "no number"]
+  assert [r.correct for r in task.rewards([a, b, b, a], completions)] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("data, message", [

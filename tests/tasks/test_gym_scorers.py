@@ -122,5 +122,5 @@ def test_the_wrong_version_runs_a_text_here_and_ends_the_run(tmp_path, monkeypat
 def test_a_scorer_that_fails_on_its_own_answer_leaves_the_row_unscored(monkeypatch):
   broken = "def target(text, entry):\n  raise KeyError('metadata')\n"
   monkeypatch.setattr("jaxrl_llm.tasks.reasoning_gym.SCORER", broken)
-  found = judged(task("chain_sum"), ["1", "2"])
-  assert [r.unscored_reason for r in found] == ["KeyError: 'metadata'"] * 2
+  rewards = judged(task("chain_sum"), ["1", "2"])
+  assert [r.unscored_reason for r in rewards] == ["KeyError: 'metadata'"] * 2

@@ -112,6 +112,6 @@ def test_dapo_without_an_index_is_told_apart_by_its_prompt():
 def test_a_tolerance_is_kept_with_the_answer():
   row = {"question": "q", "final_answer": ["2.31"], "error": "1e-2"}
   answer = mappings.MAPPINGS["olympiadbench"].convert(row).answer
-  said = ("2.30", "2.33", r"\frac{231}{100}")
-  found = [verifiers.verify("math", rf"\boxed{{{one}}}", answer).correct for one in said]
-  assert found == [True, False, True]
+  answers = ("2.30", "2.33", r"\frac{231}{100}")
+  verdicts = [verifiers.verify("math", rf"\boxed{{{one}}}", answer).correct for one in answers]
+  assert verdicts == [True, False, True]

@@ -120,13 +120,13 @@ def test_bad_checkpoints(tmp_path):
 
 
 def test_byte_tokenizer_keeps_every_text(tmp_path):
-  own = tokenizer.byte_tokenizer()
+  byte_level = tokenizer.byte_tokenizer()
   text = "né → 7\n\t  {x}"
-  assert len(own) == 258 and own.decode(tokenizer.encode(own, text)) == text
-  assert len(tokenizer.encode(own, text)) == len(text.encode())
-  own.save_pretrained(tmp_path)
+  assert len(byte_level) == 258 and byte_level.decode(tokenizer.encode(byte_level, text)) == text
+  assert len(tokenizer.encode(byte_level, text)) == len(text.encode())
+  byte_level.save_pretrained(tmp_path)
   assert AutoTokenizer.from_pretrained(tmp_path).encode(
-      text, add_special_tokens=False) == tokenizer.encode(own, text)
+      text, add_special_tokens=False) == tokenizer.encode(byte_level, text)
 
 
 def test_sub_word_tokenizers_need_not_give_the_text_back():

@@ -34,7 +34,7 @@ def test_answers_are_right_and_only_they():
 
 def rates(planned: Recurrence) -> dict[str, float]:
   """Mistakes of each kind in the demonstrations, for each time that its context came up."""
-  made, met = {}, {}
+  mistakes, met = {}, {}
   for problem in planned.batch(0) + planned.batch(1):
     text = problem.prompt
     for written in problem.demonstration:
@@ -42,8 +42,8 @@ def rates(planned: Recurrence) -> dict[str, float]:
       met[context.kind] = met.get(context.kind, 0) + (context.rate > 0)
       text += written
     for mistake in mistakes_of(planned, problem, problem.demonstration):
-      made[mistake.kind] = made.get(mistake.kind, 0) + 1
-  return {kind: made.get(kind, 0) / met[kind] for kind in met if met[kind]}
+      mistakes[mistake.kind] = mistakes.get(mistake.kind, 0) + 1
+  return {kind: mistakes.get(kind, 0) / met[kind] for kind in met if met[kind]}
 
 
 @pytest.mark.parametrize("context", [2, 3])

@@ -46,10 +46,10 @@ def test_components_are_weighed_and_added_up():
   def style(problem, completion, cfg):
     return {"short": (len(completion) == 1, cfg.weight), "b": completion.count("y")}
 
-  found = scored("task,style", weight=0.25)
-  assert [r.value for r in found] == [1.25, 0.25, 1.25, 2.0]
-  assert [r.correct for r in found] == [True, False, True, False]  # as the task says
-  assert found[3].components == (("task", 0.0), ("short", 0.0), ("b", 2.0))
+  rewards = scored("task,style", weight=0.25)
+  assert [r.value for r in rewards] == [1.25, 0.25, 1.25, 2.0]
+  assert [r.correct for r in rewards] == [True, False, True, False]  # as the task says
+  assert rewards[3].components == (("task", 0.0), ("short", 0.0), ("b", 2.0))
   assert RewardedTask(Exact(), RewardConfig("task,style")).name == "exact"
 
 
@@ -80,9 +80,9 @@ def test_a_group_is_read_as_a_whole():
 ])
 def test_a_wrong_result_leaves_its_row_unscored(result, reason, caplog):
   register.reward("own")(lambda problem, completion, cfg: result if completion == "x" else 1.0)
-  found = scored("task,own")
-  assert [r.unscored_reason is None for r in found] == [True, False, True, True]
-  assert reason in found[1].unscored_reason and len(caplog.records) == 1
+  rewards = scored("task,own")
+  assert [r.unscored_reason is None for r in rewards] == [True, False, True, True]
+  assert reason in rewards[1].unscored_reason and len(caplog.records) == 1
 
 
 def make_judge(calls, **numbers):
@@ -108,9 +108,9 @@ def test_late_calls_are_unscored_and_failed_ones_repeated(monkeypatch):
   monkeypatch.setattr("jaxrl_llm.tasks.reward_calls.PAUSE", 0.01)
   calls = {}
   make_judge(calls)
-  found = scored("task,judge", timeout=0.2, retries=2)
-  assert [r.unscored_reason for r in found] == [None, "timeout", None, None]
-  assert [r.value for r in found] == [2.0, 0.0, 2.0, 2.0]
+  rewards = scored("task,judge", timeout=0.2, retries=2)
+  assert [r.unscored_reason for r in rewards] == [None, "timeout", None, None]
+  assert [r.value for r in rewards] == [2.0, 0.0, 2.0, 2.0]
   assert (calls["1"], calls["x"], calls["yy"]) == (1, 3, 3)
   assert [r.unscored_reason for r in scored("judge", timeout=0.2, retries=0)][1] == "timeout"
 

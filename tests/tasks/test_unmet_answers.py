@@ -44,15 +44,15 @@ UNMET = [
 @pytest.mark.parametrize("row, verifier, fix", UNMET)
 def test_an_answer_that_none_can_meet_is_refused_with_the_key_that_fits(tmp_path, row, verifier,
                                                                         fix):
-  said = errors(tmp_path, row, verifier, prompt_column="question")
-  assert "rows.jsonl, line 2" in said and f"Fix: {fix}" in said
+  text = errors(tmp_path, row, verifier, prompt_column="question")
+  assert "rows.jsonl, line 2" in text and f"Fix: {fix}" in text
   assert errors(tmp_path, row, verifier, prompt_column="question", bad_rows="drop") == ""
 
 
 def test_a_solution_that_a_mapping_reads_is_named(tmp_path):
   row = {"problem": "p", "solution": r"So we get \boxed{\sqrt{5}}."}
-  said = errors(tmp_path, row, "exact", answer_column="solution", first={"solution": "2"})
-  assert "Fix: task.data.mapping=math" in said
+  text = errors(tmp_path, row, "exact", answer_column="solution", first={"solution": "2"})
+  assert "Fix: task.data.mapping=math" in text
 
 
 @pytest.mark.parametrize("verifier, answer", [
@@ -69,8 +69,8 @@ def test_answers_that_can_be_met_pass(verifier, answer):
 def test_an_own_reward_reads_the_answers_as_it_likes(tmp_path):
   register.reward("reads_rationales", replace=True)(lambda problem, completion, cfg: 1.0)
   for reward, refused in (("reads_rationales", False), ("task,reads_rationales", True)):
-    said = errors(tmp_path, UNMET[0][0], "math", reward, prompt_column="question")
-    assert bool(said) == refused
+    text = errors(tmp_path, UNMET[0][0], "math", reward, prompt_column="question")
+    assert bool(text) == refused
 
 
 def test_a_gold_that_is_tried_as_it_stands_would_pass(tmp_path, monkeypatch):

@@ -59,8 +59,8 @@ async def tournament(problem, completions, cfg):
   for a group.
   """
   pairs = tournaments.distinct_pairs(completions)
-  verdicts = await asyncio.gather(*(_asked(problem, pair, cfg) for pair in pairs))
-  return components(problem, completions, dict(zip(pairs, verdicts, strict=True)), cfg)
+  found = await asyncio.gather(*(_asked(problem, pair, cfg) for pair in pairs))
+  return components(problem, completions, dict(zip(pairs, found, strict=True)), cfg)
 
 
 async def _asked(problem, pair, cfg) -> float:
@@ -99,6 +99,6 @@ def components(problem, completions: list[str], verdicts: dict, cfg: Tournament)
     rewards = tournaments.scaled(preferences.sum(1))
   else:
     rewards = tournaments.dgr_rewards(preferences, cfg.order, directions)
-  conflict = float(tournaments.has_conflict(preferences))
-  return [{"tournament": (float(reward), cfg.tournament_weight), "conflict": (conflict, 0.0)}
+  found = float(tournaments.has_conflict(preferences))
+  return [{"tournament": (float(reward), cfg.tournament_weight), "conflict": (found, 0.0)}
           for reward in rewards]

@@ -60,21 +60,21 @@ class Numbers(TaskBase):
     return [self._draw(rng, n, heldout=False) for n in lengths][shard * size:(shard + 1) * size]
 
   def heldout(self, size):
-    rng, problems, lengths = np.random.default_rng(HELDOUT_SEED), {}, ASKED[self.cfg.operation]
-    while len(problems) < size:
-      problem = self._draw(rng, lengths[len(problems) % len(lengths)], heldout=True)
-      problems.setdefault(problem.id, problem)
-    return list(problems.values())
+    rng, found, lengths = np.random.default_rng(HELDOUT_SEED), {}, ASKED[self.cfg.operation]
+    while len(found) < size:
+      problem = self._draw(rng, lengths[len(found) % len(lengths)], heldout=True)
+      found.setdefault(problem.id, problem)
+    return list(found.values())
 
   def reward(self, problem, completion):
     """1 for the right answer. Components: the same by kind of problem, and the share of digits."""
     if self.codec is not None:
       completion = self.codec.join(re.findall(TOKEN[self.cfg.tokens], completion))
     correct, (_, _, kinds) = completion == problem.answer, problem.id.partition(" ")
-    components = [(kind, float(correct)) for kind in kinds.split()]
+    found = [(kind, float(correct)) for kind in kinds.split()]
     if self.cfg.operation == "add":
-      components.append((f"digits_{kinds}", right_digits(completion, problem.answer)))
-    return Reward(float(correct), correct, components=tuple(components))
+      found.append((f"digits_{kinds}", right_digits(completion, problem.answer)))
+    return Reward(float(correct), correct, components=tuple(found))
 
   def longest_prompt(self):
     return max(len(self.render(problem)) for problem in self.heldout(100))
@@ -95,17 +95,17 @@ class Numbers(TaskBase):
 
   def _comparison(self, rng, length: int) -> tuple[str, str, str]:
     """Two different decimals, of which one has `length` digits after the point."""
-    units = rng.integers(0, 100, 2)
-    units[1] = units[0] if rng.random() < 0.5 else units[1]
+    whole = rng.integers(0, 100, 2)
+    whole[1] = whole[0] if rng.random() < 0.5 else whole[1]
     sizes = [length, int(rng.integers(1, length + 1))]
     rng.shuffle(sizes)
     parts = [_digits(rng, size) for size in sizes]
-    values = [(int(w), part.ljust(length, "0")) for w, part in zip(units, parts, strict=True)]
+    values = [(int(w), part.ljust(length, "0")) for w, part in zip(whole, parts, strict=True)]
     if values[0] == values[1]:
       return self._comparison(rng, length)
     longer_is_smaller = (values[0] < values[1]) == (sizes[0] > sizes[1])
-    trap = " trap" if longer_is_smaller and units[0] == units[1] and sizes[0] != sizes[1] else ""
-    text = "?".join(f"{w}.{part}" for w, part in zip(units, parts, strict=True))
+    trap = " trap" if longer_is_smaller and whole[0] == whole[1] and sizes[0] != sizes[1] else ""
+    text = "?".join(f"{w}.{part}" for w, part in zip(whole, parts, strict=True))
     return text, "<" if values[0] < values[1] else ">", f"length_{length}{trap}"
 
   def _sum(self, rng, length: int) -> tuple[str, str, str]:
@@ -113,12 +113,12 @@ class Numbers(TaskBase):
     return f"{one}+{other}=", str(one + other), f"length_{length}"
 
 
-def right_digits(completion: str, answer: str) -> float:
+def right_digits(found: str, answer: str) -> float:
   """Returns the share of the answer's digits that stand at their place, counted from the units."""
-  if not re.fullmatch("[0-9]+", completion):
+  if not re.fullmatch("[0-9]+", found):
     return 0.0
-  pairs = zip(reversed(completion), reversed(answer), strict=False)
-  return sum(one == other for one, other in pairs) / max(len(completion), len(answer))
+  pairs = zip(reversed(found), reversed(answer), strict=False)
+  return sum(one == other for one, other in pairs) / max(len(found), len(answer))
 
 
 

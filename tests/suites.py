@@ -8,8 +8,8 @@ import pytest
 # is left with one of them at the end (README.md).
 LONG = ("runs/test_smollm2.py", "parallel/test_faults.py", "test_notebooks.py",
         "test_extend_pages.py", "runs/test_end_to_end.py", "test_types.py", "parallel/test_runs.py",
-        "parallel/test_in_flight_processes.py", "runs/test_every_preset.py",
-        "runs/test_evaluation_sets.py", "runs/test_watched_run.py", "runs/test_resume.py")
+        "runs/test_every_preset.py", "runs/test_evaluation_sets.py", "runs/test_watched_run.py",
+        "runs/test_resume.py", "models/hf/test_families.py")
 
 
 def quick_of(quick: Collection[str], cases: Mapping[str, tuple],

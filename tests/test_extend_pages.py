@@ -106,7 +106,7 @@ def test_components_are_logged_and_weighed(tmp_path):
     assert metrics[-1][f"reward/component/{name}"] == pytest.approx(mean)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_writer_gets_every_line(tmp_path):
   metrics, _ = run("writer", tmp_path)
   lines = [line.split(",") for line in (tmp_path / "metrics.csv").read_text().splitlines()]

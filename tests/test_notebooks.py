@@ -247,7 +247,7 @@ def with_live(book: nbformat.NotebookNode, names: tuple[str, ...]) -> nbformat.N
 
 
 @pytest.mark.parametrize("live", [
-    pytest.param(("quickstart", "exact"), id="cheapest", marks=pytest.mark.slow),
+    pytest.param(("exact",), id="cheapest", marks=pytest.mark.slow),
     pytest.param(tuple(tables.TABLES), id="all", marks=pytest.mark.nightly)])
 def test_the_notebooks_run(live, environment, tmp_path):
   book, tables_book = read("quickstart"), with_live(read("reproduce_tables"), live)

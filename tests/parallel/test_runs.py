@@ -67,7 +67,7 @@ def differences(run: RunFolder, other: RunFolder) -> list[str]:
   return parts
 
 
-SLOW = {(2, 4): ("tools",), (4, 2): ()}  # the others: on request
+SLOW = {(2, 4): ("plain",), (4, 2): ()}  # the others: on request
 
 
 @pytest.mark.parametrize("count, devices, kind", [
@@ -131,7 +131,7 @@ def test_each_process_has_its_rows():
   assert [metrics["server/failed_groups"] for _, metrics in dealt] == [3.0, 0.0, 0.0]
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_two_processes_train_on_what_one_would(tmp_path):
   with Server() as server:
     for count, devices in ((1, 8), (2, 4)):

@@ -31,7 +31,7 @@ def test_the_page_has_every_family_within_the_bound():
     assert parity.beyond((*row[:2], *values)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_row_as_the_command_makes_it(tmp_path):
   row = parity.errors("gemma3", tmp_path)
   assert row[:2] == ("gemma3_text", "gemma3") and parity.beyond(row) == []

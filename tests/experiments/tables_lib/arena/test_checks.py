@@ -14,7 +14,7 @@ TASKS = ("dense", "ending", "sparse", "verdict", "warm")
 SHORT = Setting(length=32, groups=32, group_size=8, batches=1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_checks_of_a_lab_hold():
   text = arena.Lab(length=32).check()
   assert all(f"return, {name}" in text and f"gradient, {name}" in text for name in TASKS)

@@ -7,11 +7,11 @@ Planned for v5e:2x2, 4 devices of 16 GB (experiments/plan.py; compiled, not run)
   prefill    11.3 GB each; 16 x 0.00428 s, compute binds, MFU 98.9 %
   admit      13.4 GB each; 16 x 0.00846 s, memory binds, MFU 0 %
   decode     12.3 GB each; 40 x 0.458 s, memory binds, MFU 6.1 %
-  step       9.16 GB each; 4 x 2.24 s, compute binds, MFU 55 %
+  step       9.17 GB each; 4 x 2.23 s, compute binds, MFU 55.4 %
 
 Planned for v6e:2x2, 4 devices of 32 GB (experiments/plan.py; compiled, not run):
   decode     12.3 GB each; 40 x 0.229 s, memory binds, MFU 2.62 %
-  step       9.02 GB each; 4 x 0.634 s, compute binds, MFU 41.7 %
+  step       9.01 GB each; 4 x 0.631 s, memory binds, MFU 41.9 %
 
 Published: nothing; the recipe is ours. Any preset runs on it.
 Not run here.

@@ -8,8 +8,8 @@ Planned for v6e:1, 1 device of 32 GB (experiments/plan.py; compiled, not run):
   prefill    8.57 GB each; 8 x 0.00125 s, compute binds, MFU 97.8 %
   admit      8.35 GB each; 8 x 5.76e-06 s, memory binds, MFU 0 %
   decode     8.75 GB each; 16 x 0.0857 s, memory binds, MFU 11.1 %
-  score       8.8 GB each; 1 x 0.243 s, compute binds, MFU 93.6 %
-  step       11.4 GB each; 4 x 0.646 s, memory binds, MFU 26.4 %
+  score       8.8 GB each; 1 x 0.337 s, compute binds, MFU 67.5 %
+  step       11.3 GB each; 4 x 0.409 s, memory binds, MFU 41.7 %
 
 Planned for h100:1, 1 device of 80 GB (experiments/plan.py; compiled, not run):
   prefill    8.51 GB each; 8 x 0.0023 s, memory binds, MFU 49.5 %
@@ -23,7 +23,7 @@ Planned for v5e:2x4, 8 devices of 16 GB (experiments/plan.py; compiled, not run)
   admit      7.22 GB each; 4 x 0.000811 s, memory binds, MFU 0 %
   decode     7.37 GB each; 16 x 0.081 s, memory binds, MFU 6.82 %
   score      8.13 GB each; 1 x 0.157 s, compute binds, MFU 84.2 %
-  step         11 GB each; 4 x 0.252 s, memory binds, MFU 39.5 %
+  step         11 GB each; 4 x 0.24 s, memory binds, MFU 41.3 %
 
 With --config.updates.micro_batches=4:
 Planned for v5e:2x4*2, 16 devices of 16 GB (experiments/plan.py; compiled, not run):
@@ -31,7 +31,7 @@ Planned for v5e:2x4*2, 16 devices of 16 GB (experiments/plan.py; compiled, not r
   admit      7.08 GB each; 2 x 0.00151 s, network binds, MFU 0 %
   decode     7.28 GB each; 16 x 0.0747 s, memory binds, MFU 3.7 %
   score      8.13 GB each; 1 x 0.0803 s, compute binds, MFU 82.4 %
-  step       10.9 GB each; 4 x 0.149 s, memory binds, MFU 33.4 %
+  step       10.9 GB each; 4 x 0.143 s, memory binds, MFU 34.7 %
 
 Published: nothing; the recipe is ours. Any preset runs on it.
 Not run here.

@@ -14,7 +14,7 @@ Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not ru
   admit      60.8 GB each; 16 x 0.0058 s, memory binds, MFU 0 %
   decode     61.7 GB each; 256 x 1.59 s, memory binds, MFU 19.9 %
   score      30.5 GB each; 1 x 91.4 s, compute binds, MFU 89.2 %
-  step       27.4 GB each; 1 x 364 s, compute binds, MFU 67.2 %
+  step       52.6 GB each; 1 x 303 s, compute binds, MFU 80.8 %
 
 Published: a group of 4 matches a group of 32 with more than 65 % fewer tokens (arXiv 2602.07078,
 abstract); 66 % with tools and 62 % in a single turn (its project page, second-hand). The table that
@@ -50,6 +50,6 @@ def get_config(preset: str = PRESET):
   config.optimizer.update(b1=0.9, b2=0.999, weight_decay=0.01, max_grad_norm=1.0)  # ours
   config.evaluation.update(every=20, samples=16)  # ours
   config.checkpoint.every = 20  # ours
-  config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
+  config.model.update(compute_dtype="bfloat16", remat="dots", scan_layers=True)  # ours
   config.mesh.fsdp = 8  # ours
   return presets.apply(config, preset)

@@ -12,8 +12,8 @@ Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not ru
   prefill    56.7 GB each; 8 x 0.0673 s, compute binds, MFU 87.9 %
   admit      57.4 GB each; 8 x 0.0116 s, memory binds, MFU 0 %
   decode     58.3 GB each; 48 x 1.68 s, memory binds, MFU 33.5 %
-  score      30.4 GB each; 1 x 37.8 s, compute binds, MFU 88.7 %
-  step       24.9 GB each; 16 x 9.47 s, compute binds, MFU 66.4 %
+  score      30.4 GB each; 1 x 37.8 s, compute binds, MFU 88.8 %
+  step       35.6 GB each; 16 x 8.04 s, compute binds, MFU 78.3 %
 
 Published: .3424 (mean per sequence .3446, which is the best here; token mean .3364).
 Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and LiveCodeBench.
@@ -49,7 +49,7 @@ def get_config(preset: str = PRESET):
                           max_grad_norm=1.0)
   config.evaluation.update(every=20, samples=16)  # ours
   config.checkpoint.every = 20  # ours
-  config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
+  config.model.update(compute_dtype="bfloat16", remat="dots", scan_layers=True)  # ours
   config.mesh.fsdp = 8  # ours
   config = presets.apply(config, preset)
   if preset == PRESET:

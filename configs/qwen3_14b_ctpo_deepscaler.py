@@ -12,11 +12,11 @@ Planned for v5p:2x4x4, 32 devices of 95 GB (experiments/plan.py; compiled, not r
   prefill    57.4 GB each; 16 x 0.0694 s, compute binds, MFU 86.3 %
   admit      59.6 GB each; 16 x 0.00963 s, memory binds, MFU 0 %
   decode     62.5 GB each; 504 x 1.95 s, memory binds, MFU 8.08 %
-  score      38.5 GB each; 1 x 110 s, compute binds, MFU 71.9 %
-  step       20.6 GB each; 16 x 24.7 s, compute binds, MFU 60.3 %
+  score      38.5 GB each; 1 x 111 s, compute binds, MFU 71.6 %
+  step       59.2 GB each; 16 x 20.6 s, compute binds, MFU 72.2 %
 
 With --config.mesh.fsdp=8 --config.rollout.slots=192 --config.updates.token_budget=0 \
-  --config.updates.micro_batches=32:
+  --config.updates.micro_batches=32 --config.model.remat=full:
 Planned for h200:8, 8 devices of 141 GB (experiments/plan.py; compiled, not run):
   prefill      86 GB each; 66 x 0.0329 s, compute binds, MFU 84.4 %
   admit      88.8 GB each; 66 x 0.00261 s, interconnect binds, MFU 0 %
@@ -63,6 +63,6 @@ def get_config(preset: str = PRESET):
   config.kl.coef = config.entropy.coef = 0.0
   config.evaluation.update(every=20, samples=32, temperature=0.7)
   config.checkpoint.every = 20
-  config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
+  config.model.update(compute_dtype="bfloat16", remat="dots", scan_layers=True)  # ours
   config.mesh.fsdp = 32  # ours
   return presets.apply(config, preset)

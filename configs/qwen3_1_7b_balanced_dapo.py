@@ -12,8 +12,8 @@ Planned for v5p:2x2x1, 4 devices of 95 GB (experiments/plan.py; compiled, not ru
   prefill      43 GB each; 32 x 0.00847 s, compute binds, MFU 77.3 %
   admit      42.7 GB each; 32 x 0.00582 s, memory binds, MFU 0 %
   decode     43.8 GB each; 1024 x 1.08 s, memory binds, MFU 4.57 %
-  score      10.9 GB each; 1 x 50.5 s, compute binds, MFU 90.2 %
-  step       12.6 GB each; 16 x 13.8 s, compute binds, MFU 61.9 %
+  score      10.9 GB each; 1 x 50.2 s, compute binds, MFU 90.6 %
+  step       23.4 GB each; 16 x 11.3 s, compute binds, MFU 75.3 %
 
 Published: .4695, the best (mean per sequence .4481, token mean .4360).
 Last-step accuracy, mean of MATH-500, AIME24, AIME25, OlympiadBench, Minerva and LiveCodeBench.
@@ -49,7 +49,7 @@ def get_config(preset: str = PRESET):
                           max_grad_norm=1.0)
   config.evaluation.update(every=20, samples=16)  # ours
   config.checkpoint.every = 20  # ours
-  config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
+  config.model.update(compute_dtype="bfloat16", remat="dots", scan_layers=True)  # ours
   config.mesh.fsdp = 4  # ours
   config = presets.apply(config, preset)
   if preset == PRESET:

@@ -11,7 +11,7 @@ Planned for v5p:2x2x4, 16 devices of 95 GB (experiments/plan.py; compiled, not r
   admit      70.4 GB each; 8 x 0.0088 s, memory binds, MFU 0 %
   decode     72.5 GB each; 128 x 1.89 s, memory binds, MFU 9.68 %
   score      29.6 GB each; 1 x 26.9 s, compute binds, MFU 84.5 %
-  step       23.1 GB each; 1 x 108 s, compute binds, MFU 63.1 %
+  step       48.9 GB each; 1 x 89.9 s, compute binds, MFU 75.9 %
 
 Published: 59.4, mean pass@1 of AIME24, AIME25, AMC23, MATH-500, Minerva, OlympiadBench and GSM8K,
 best of all baselines (arXiv 2601.22718, second-hand). An independent run on DAPO-Math-17k: 29.72
@@ -49,6 +49,6 @@ def get_config(preset: str = PRESET):
   # every: ours; there also top_p 0.95
   config.evaluation.update(every=20, samples=16, temperature=0.7)
   config.checkpoint.every = 20  # ours
-  config.model.update(compute_dtype="bfloat16", remat="full", scan_layers=True)  # ours
+  config.model.update(compute_dtype="bfloat16", remat="dots", scan_layers=True)  # ours
   config.mesh.fsdp = 16  # ours
   return presets.apply(config, preset)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from command_configs import config_of
 from suites import quick_for, quick_of
 
 from experiments.tables_lib import sweep_results, sweeps
+from jaxrl_llm import registry
 from jaxrl_llm.wiring import setup
 
 ROOT = Path(__file__).parent.parent
@@ -25,8 +27,18 @@ def resolved(cell: sweeps.Cell):
   return setup.resolve(cfg)
 
 
+@pytest.fixture
+def without_plugins(monkeypatch):
+  """As in a new process: plugins that the files of other tests import are not there."""
+  for table in registry.TABLES:
+    for name, entry in list(table.entries.items()):
+      if (module := entry.function.__module__).startswith("experiments."):
+        monkeypatch.delitem(table.entries, name)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+
 @pytest.mark.parametrize("name", quick_for(QUICK, SWEEPS))
-def test_every_run_has_a_config_of_its_own(name, monkeypatch):
+def test_every_run_has_a_config_of_its_own(name, without_plugins, monkeypatch):
   monkeypatch.chdir(ROOT)
   cells = SWEEPS[name].cells
   assert len({cell.name for cell in cells}) == len({cell.flags for cell in cells}) == len(cells)

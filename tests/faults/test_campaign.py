@@ -9,7 +9,7 @@ import recount
 
 # Kinds whose commands end at their first check, which others test without a process, too.
 NIGHTLY = ("keys", "config files", "data", "pretrained", "commands")
-EACH = 4  # of the other kinds, one case of so many is in the slow suite
+EACH = 8  # of the other kinds, one case of so many is in the slow suite
 
 
 def marked():

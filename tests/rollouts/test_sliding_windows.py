@@ -100,8 +100,9 @@ def test_stacked_layers_with_a_window():
   assert largest_difference(by_generate(model=model, params=params), model, params) < 4e-5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", ["windowed", "kernel"])
+@pytest.mark.parametrize("attention", [
+    pytest.param("windowed", marks=pytest.mark.nightly),
+    pytest.param("kernel", marks=pytest.mark.slow)])
 def test_on_four_devices(attention):
   mesh = parallel.make_mesh(MeshConfig(data=1, fsdp=2, tensor=2), jax.devices()[:4])
   alone, _ = by_engine(attention)
@@ -147,7 +148,8 @@ def traced_again():
 
 
 @pytest.mark.parametrize("sampler, wrong", quick_of(
-    {"windowed, a column short", "kernel, a column long"}, WRONG))
+    {"windowed, a column short", "kernel, a column long"}, WRONG,
+    slow=("shared, a column short",)))
 def test_another_window_is_rejected(sampler, wrong, monkeypatch, traced_again):
   monkeypatch.setattr(live_comparison, "difference", lambda *_: 0.0)  # it would see this, too
   monkeypatch.setattr(*wrong)

@@ -10,8 +10,6 @@ import bucket_stub
 import command
 import pytest
 
-pytestmark = pytest.mark.slow
-
 WORKDIR = "gs://test-runs/group/run"
 CHANGES = ("checkpoint.best=eval/accuracy", "iterations=6", "checkpoint.every=1",
            "evaluation.every=2")
@@ -87,6 +85,7 @@ def runs(served, tmp_path_factory):
   return server, environment, on_disk
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_that_of_a_folder_byte_for_byte(runs):
   server, _, on_disk = runs
   assert lines(content(server, "metrics.jsonl")) == lines((on_disk / "metrics.jsonl").read_bytes())
@@ -98,6 +97,7 @@ def test_a_killed_run_is_that_of_a_folder_byte_for_byte(runs):
   assert saved - {""} == {"5", "6"}
 
 
+@pytest.mark.nightly
 def test_other_commands_read_it_there(runs, tmp_path):
   _, environment, on_disk = runs
   compared = command.launch("compare", WORKDIR, str(on_disk), f"--out={tmp_path / 'compared'}",
@@ -116,5 +116,6 @@ def test_other_commands_read_it_there(runs, tmp_path):
   assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 def test_other_services_are_refused_by_name():
   assert "--workdir=s3://a/b" in command.refuse(command.start("s3://a/b"))

@@ -8,9 +8,8 @@ import tiny
 from processes import gone, until
 from test_resume import assert_same_run, killed_at
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.nightly
 def test_a_killed_run_on_groups_of_mixed_ages_equals_the_whole_run(tmp_path):
   flags = ("updates.replay=3", "updates.replay_rule=recency", "updates.replay_decay=0.8",
            "checkpoint.every=1")
@@ -52,6 +51,7 @@ def killed_within_a_program(workdir, call: int) -> None:
   assert not [name for name in names if "sandbox" in name or "gone" in name]
 
 
+@pytest.mark.slow
 def test_a_run_in_flight_killed_within_a_program_equals_the_whole_run(tmp_path):
   full, killed = tmp_path / "whole", tmp_path / "killed"
   command.succeed(command.start(full, *IN_FLIGHT, **TOOLS, interpreter=True))

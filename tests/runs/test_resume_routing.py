@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from test_resume import assert_same_run, killed_at
 
-pytestmark = pytest.mark.slow
 MIXTURE = ("model.num_experts=8", "model.experts_per_token=2", "model.expert_width=8",
            "model.num_layers=2", "model.width=32", "rollout.quantization=int8",
            "rollout.meter_rows=64", "checkpoint.every=1")
 REPLAY = (*MIXTURE, "rollout.routing=True", "updates.replay=1")
 
 
+@pytest.mark.slow
 def test_a_killed_run_equals_the_whole_run(tmp_path):
   full, killed = tmp_path / "whole", tmp_path / "killed"
   command.succeed(command.start(full, *REPLAY, interpreter=True))
@@ -23,6 +23,7 @@ def test_a_killed_run_equals_the_whole_run(tmp_path):
   assert routing.shape[2:] == (2, 2) and set(np.unique(routing)) > {-1, 0, 1}
 
 
+@pytest.mark.nightly
 def test_the_mismatch_metrics_with_and_without_replay(tmp_path):
   """Both runs keep their weights, so that they sample and score the same rows."""
   numbers = {}

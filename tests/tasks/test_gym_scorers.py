@@ -69,7 +69,7 @@ def judged(one, answers: list[str]):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.nightly),
-                                   pytest.param(4, marks=pytest.mark.slow)])
+                                   pytest.param(12, marks=pytest.mark.slow)])
 def test_no_text_runs_here_or_ends_a_run(parts, tmp_path):
   """All texts meet the scorers of EXECUTING, one part of them each of the others."""
   from reasoning_gym.factory import DATASETS

@@ -169,7 +169,7 @@ def test_timing_counts_neither_the_first_call_nor_slow_ones():
   assert times["seconds"] == sorted(times["all_seconds"])[2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_tiny_command_runs_every_part(tmp_path):
   path = tmp_path / "out.json"
   done = subprocess.run([sys.executable, str(COMMAND), "--tiny", f"--json={path}"], text=True,

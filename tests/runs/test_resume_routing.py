@@ -13,7 +13,7 @@ MIXTURE = ("model.num_experts=8", "model.experts_per_token=2", "model.expert_wid
 REPLAY = (*MIXTURE, "rollout.routing=True", "updates.replay=1")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_run_equals_the_whole_run(tmp_path):
   full, killed = tmp_path / "whole", tmp_path / "killed"
   command.succeed(command.start(full, *REPLAY, interpreter=True))

@@ -71,7 +71,7 @@ def unbiased(surrogate) -> bool:
   return all(np.allclose(-gradient[name], exact[name], atol=0.1) for name in exact)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_surrogate_has_the_gradient_of_the_expected_reward():
   assert unbiased(run.surrogate)
   spread_fixed = lambda policy, *given: run.surrogate(
@@ -116,7 +116,7 @@ def searched(curriculum: bool):
   return case, kept, uniform, loss
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("curriculum", [False, True])
 def test_the_search_finds_the_cheap_layers(curriculum):
   _, kept, uniform, loss = searched(curriculum)
@@ -124,7 +124,7 @@ def test_the_search_finds_the_cheap_layers(curriculum):
   assert kept[0] < kept[-1] and kept.sum() == run.WIDTHS.sum() - round(0.3 * run.WIDTHS.sum())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_that_climbs_the_other_way_finds_nothing(monkeypatch):
   monkeypatch.setattr(run, "leave_one_out", lambda rewards: -(rewards - rewards.mean()))
   case, _, uniform, loss = searched(curriculum=True)

@@ -86,7 +86,7 @@ def test_no_question_is_on_both_sides():
   assert not sides[0] & sides[1] and min(map(len, sides)) > 2900
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_training_on_pairs_moves_adapted_weights_only(monkeypatch):
   """Two small updates; the given parameters stay as they are."""
   monkeypatch.setattr(policies, "DPO_STEPS", 2)

@@ -79,7 +79,7 @@ def test_the_loss_of_a_batch_is_that_of_its_rows(cfg):
   np.testing.assert_allclose(metric.total / metric.count, chosen, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_micro_batches_of_pairs_change_nothing():
   def loss(params, batch, *, model, cfg):
     del cfg

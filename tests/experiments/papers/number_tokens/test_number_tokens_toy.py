@@ -53,7 +53,7 @@ def parameters(cfg) -> int:
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("operation", ["compare", "add"])
 def test_every_kind_of_tokens_gets_the_same_problems_and_parameters(configs, operation):
   tasks = [task_of(configs[operation, tokens], seed=3) for tokens in TOKENS]

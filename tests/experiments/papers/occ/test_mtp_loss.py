@@ -176,7 +176,7 @@ def test_the_loss_is_that_of_the_formula(name):
     assert mean.total / mean.count == 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_cross_entropy_ignores_weights_that_know_advantages():
   batch, params = sampled(), parameters()
   plain = batch.replace(regularizer_weights=jnp.where(batch.loss_weights > 0, 0.05, 0.0))

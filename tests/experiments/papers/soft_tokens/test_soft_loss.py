@@ -157,7 +157,7 @@ def largest_z(score) -> float:
   return float(np.max(np.abs(blocks.mean(1)) / (blocks.std(1, ddof=1) / np.sqrt(ROWS))))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_score_of_thoughts_has_mean_zero():
   """Over 4096 rollouts of one prompt, within 4 standard errors in every block of parameters."""
   assert largest_z(right_score) < 4

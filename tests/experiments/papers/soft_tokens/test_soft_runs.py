@@ -112,7 +112,7 @@ def distance(a, b) -> float:
              for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["hard", "soft"])
 def test_training_moves_parameters_and_repeats(name, monkeypatch):
   once = trained(name)
@@ -129,7 +129,7 @@ def test_training_moves_parameters_and_repeats(name, monkeypatch):
   assert distance(held, start()[0]) < 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_evaluation_has_the_samples_of_a_problem_in_its_row(monkeypatch):
   params, sigma = start()
   seen = []

@@ -102,7 +102,7 @@ def largest_deviation(labels) -> float:
   return worst
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_labels_are_unbiased():
   assert largest_deviation(prefix_value_labels) < 4
   for wrong in (forgets_the_parent, before_the_token):

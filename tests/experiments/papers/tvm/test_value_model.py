@@ -104,7 +104,7 @@ def test_a_value_is_that_of_the_state_after_its_token():
   assert not is_after_the_token(before_the_token)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("link", value_model.LINKS)
 def test_training_finds_the_share_of_right_rows(link):
   """The same row with outcomes of which three in four are right; its parameters stay usable."""

@@ -73,8 +73,7 @@ class Line(NamedTuple):
 
   Attributes:
     merged: of all steps and of the batch. The program that merges them was dispatched right behind
-      the iteration's updates: behind those of the next one, whoever reads the line would wait for
-      these too.
+      the iteration's updates, so that reading the line waits for no later ones.
   """
 
   iteration: int
@@ -122,12 +121,13 @@ class RunRecords(Records):
 
   @contextlib.contextmanager
   def updating(self, run: RunState, iteration: int) -> Iterator:
-    """As in `Records`; waits for the updates before, traces, and keeps what was finished if rows
-    cannot be sampled.
+    """As in `Records`; waits for the updates before, writes their metrics, traces, and keeps what
+    was finished if rows cannot be sampled.
     """
     arrays: list[jax.Array] = []
     if self._schedule.wait_for_updates:
       self._phases.wait(run.state.step)
+      self._write_pending()
     with profiled(self._outputs.directory, self._schedule.profile, iteration) as profile_path:
       try:
         yield arrays.append
@@ -139,16 +139,15 @@ class RunRecords(Records):
 
   def write(self, iteration: int, scored: ScoredBatch, metrics: DeviceMetrics,
             values: dict[str, float]) -> list[dict]:
-    """Writes the metrics of the iteration before, while the devices are busy with the updates, and
-    the rows of this one, which it returns.
+    """Writes the rows, which it returns, while the devices are busy with the updates, and the
+    metrics of the iteration before if they are not yet written.
     """
     phases = self._phases
     rows = super().write(iteration, scored, metrics, values)
     merged = {**merged_metrics(metrics.steps), **metrics.batch}
     phases.iterated(values)
-    if self._pending is not None:
-      self._write_pending()
-      phases.lap("other")
+    self._write_pending()
+    if iteration > 1:
       self._outputs.observers.rested()
       phases.lap("report")
     lock.check(self._outputs.directory)
@@ -235,6 +234,7 @@ class RunRecords(Records):
     if self._pending is not None:
       write_line(self._outputs, self._pending)
       self._pending = None
+      self._phases.lap("other")
 
   def _keep_finished(self, run: RunState, iteration: int) -> None:
     """Writes and saves what was finished before an iteration that cannot be sampled.

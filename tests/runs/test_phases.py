@@ -80,13 +80,14 @@ class LateRecords(outputs.RunRecords):
     super()._write_pending()
 
 
-def booked(kind, clock, monkeypatch) -> tuple[float, dict]:
-  """(seconds of `other`, metrics): 4 s of sampling, 5 s of updates, and 0.1 s for the line."""
-  queue, lines = Queue(clock), []
+def on_queue(queue: Queue, kind, waits: bool, monkeypatch) -> tuple[outputs.RunRecords, list[int]]:
+  """(records whose lines take 0.1 s, the iterations that they have written)."""
+  iterations = []
 
   def write_line(_, line):
     queue.wait(line.merged["end"])
-    clock.now += 0.1
+    queue.clock.now += 0.1
+    iterations.append(line.iteration)
 
   monkeypatch.setattr(outputs, "merged_metrics", lambda steps: {"end": queue.dispatch(0.0)})
   monkeypatch.setattr(phases.jax, "block_until_ready", queue.wait)
@@ -94,25 +95,43 @@ def booked(kind, clock, monkeypatch) -> tuple[float, dict]:
   monkeypatch.setattr(outputs, "write_rollouts", lambda *_: None)
   monkeypatch.setattr(outputs.lock, "check", lambda _: None)
   monkeypatch.setattr(records.Records, "write", lambda *_: [])
-  run_outputs = SimpleNamespace(directory=None, observers=Observers(None, ()))
-  loop = SimpleNamespace(schedule=SimpleNamespace(rollouts=None), source=None)
-  written, updates = kind(loop, run_outputs), 0.0
+  schedule = SimpleNamespace(rollouts=None, profile=(), wait_for_updates=waits)
+  loop = SimpleNamespace(schedule=schedule, source=None)
+  return kind(loop, SimpleNamespace(directory=None, observers=Observers(None, ()))), iterations
+
+
+def booked(kind, clock, monkeypatch, waits: bool = False) -> tuple[float, dict, list]:
+  """(seconds of `other`, metrics, lines that are there when its batch begins) of the last of four
+  iterations: 4 s of sampling, 5 s of updates, and 0.1 s for the line.
+  """
+  queue = Queue(clock)
+  written, iterations = on_queue(queue, kind, waits, monkeypatch)
+  updates = 0.0
   for number in range(1, 5):
-    written._phases.wait(updates)
-    clock.now += 4.0
-    updates = queue.dispatch(5.0)  # dispatched; nobody waits
+    if not waits:
+      written._phases.wait(updates)
+    with written.updating(SimpleNamespace(state=SimpleNamespace(step=updates)), number):
+      seen = list(iterations)
+      clock.now += 4.0
+      updates = queue.dispatch(5.0)  # dispatched; nobody waits
     metrics = records.DeviceMetrics([], {}, {})
     written.write(number, SimpleNamespace(batch=None), metrics, {"time/rollout": 4.0})
-    lines.append(written._phases.take(910.0))
-  return lines[-1]["time/share/other"] * lines[-1]["time/iteration"], lines[-1]
+    line = written._phases.take(910.0)
+  return line["time/share/other"] * line["time/iteration"], line, seen
 
 
 def test_the_wait_for_an_update_is_the_updates(clock, monkeypatch):
-  other, line = booked(outputs.RunRecords, clock, monkeypatch)
-  assert other == pytest.approx(0.1)
-  assert line["time/tokens_per_second"] == pytest.approx(910 / line["time/iteration"])
-  other, _ = booked(LateRecords, clock, monkeypatch)
+  for waits in (True, False):
+    other, line, _ = booked(outputs.RunRecords, clock, monkeypatch, waits)
+    assert other == pytest.approx(0.1)
+    assert line["time/tokens_per_second"] == pytest.approx(910 / line["time/iteration"])
+  other, *_ = booked(LateRecords, clock, monkeypatch)
   assert other > 4.0, "the test would not tell metrics that wait for the next update"
+
+
+def test_a_line_is_there_before_the_next_batch_where_the_loop_waits(clock, monkeypatch):
+  assert booked(outputs.RunRecords, clock, monkeypatch, waits=True)[-1] == [1, 2, 3]
+  assert booked(outputs.RunRecords, clock, monkeypatch, waits=False)[-1] == [1, 2]
 
 
 def test_a_runs_clock_leaves_out_the_pauses_between_its_processes(clock):

@@ -12,8 +12,6 @@ from test_resume import kill_when
 from jaxrl_llm.models import hf
 from jaxrl_llm.store.checkpoints import BEST, iterations
 
-pytestmark = pytest.mark.slow
-
 EACH = "evaluation.every=1"
 
 
@@ -33,6 +31,7 @@ def accuracies(workdir) -> list[float]:
   return [line["eval/accuracy"] for line in command.metrics_lines(workdir)]
 
 
+@pytest.mark.slow
 def test_the_best_parameters_outlive_their_checkpoint(full_run, folder):
   best = int(np.argmax(accuracies(full_run)))
   assert command.checkpoint_iterations(full_run) == [tiny.ITERATIONS - 1, tiny.ITERATIONS]
@@ -46,6 +45,7 @@ def test_the_best_parameters_outlive_their_checkpoint(full_run, folder):
   assert np.any(np.asarray(kept["embedding"]) != np.asarray(last["embedding"]))
 
 
+@pytest.mark.nightly
 def test_a_killed_run_ends_as_early_and_with_the_same_best(full_run, folder):
   """The whole run tells where patience ends it."""
   patience, values = 2, accuracies(full_run)
@@ -67,6 +67,7 @@ def test_a_killed_run_ends_as_early_and_with_the_same_best(full_run, folder):
       "it went on after its end")
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_has_its_report(folder):
   """As one that got SIGTERM: parallel/test_faults.py."""
   workdir = folder / "interrupted"
@@ -87,6 +88,7 @@ def test_an_interrupted_run_has_its_report(folder):
   assert (workdir / "curves.png").exists() and (workdir / "samples.json").exists()
 
 
+@pytest.mark.slow
 def test_a_profile_is_in_the_folder(full_run):
   assert [path.name for path in (full_run / "profile").iterdir()] == ["iteration_00003"]
   assert list((full_run / "profile").rglob("*.xplane.pb"))

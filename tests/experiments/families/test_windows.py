@@ -42,7 +42,7 @@ def test_the_page_says_that_a_window_bounds_what_is_read():
   assert_bounded(part, ["v5e:1", "v6e:1"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None,
                     reason="needs libtpu: pip install -e '.[plan-tpu]'")
 def test_as_it_compiles():

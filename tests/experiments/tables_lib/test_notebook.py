@@ -52,7 +52,7 @@ def test_an_edited_estimator_is_what_the_exact_table_shows():
   assert coefficients(stale) == [1.0, 1.0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_edited_estimator_is_what_trains(monkeypatch, tmp_path):
   monkeypatch.setattr(checkout, "RUNS", tmp_path)
   monkeypatch.setenv(checkout.VARIABLE, "1")

@@ -23,8 +23,6 @@ from jaxrl_llm.training.score import Scores
 from jaxrl_llm.training.train_step import gradients
 from jaxrl_llm.wiring import setup
 
-pytestmark = pytest.mark.slow
-
 # Of most families; the report's test has every estimator.
 NAMES = ("ctpo", "dppo_tv", "gspo", "m2po", "minpro", "ppo", "reinforce", "seq_is")
 
@@ -70,6 +68,7 @@ def loss_gradient(name, parts, params, batch, rows, loss) -> np.ndarray:
   return np.asarray(ravel_pytree(tree)[0])
 
 
+@pytest.mark.slow
 def test_the_policies_differ(setting):
   *_, result = setting
   assert [e.name for e in result.estimators] == list(NAMES)
@@ -82,6 +81,7 @@ def test_the_policies_differ(setting):
   assert entry(result, "seq_is").effective_share < 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ctpo", "minpro"])
 def test_gradient_through_coefficients_is_that_of_the_loss(setting, name):
   parts, rows, params, result = setting
@@ -92,6 +92,7 @@ def test_gradient_through_coefficients_is_that_of_the_loss(setting, name):
   assert not np.allclose(other, flat, rtol=1e-4, atol=1e-6), "another estimator would pass too"
 
 
+@pytest.mark.nightly
 def test_tokens_outside_the_vocabulary_are_skipped_as_in_the_loss(setting, monkeypatch):
   """The rows were sampled without a rule; the replay prunes and forbids early stops."""
   parts, rows, params, _ = setting
@@ -116,6 +117,7 @@ def test_tokens_outside_the_vocabulary_are_skipped_as_in_the_loss(setting, monke
     assert not np.allclose(other, flat, rtol=1e-4, atol=1e-6), "all tokens would pass too"
 
 
+@pytest.mark.slow
 def test_drift_by_position_equals_a_loop(setting):
   parts, rows, params, result = setting
   batch = replay._batch(rows, Scores(), parts.cfg.batch)
@@ -136,6 +138,7 @@ def test_drift_by_position_equals_a_loop(setting):
   assert result.std.max() > 1e-3
 
 
+@pytest.mark.nightly
 def test_report_has_every_estimator_and_no_link_out(workdir):
   text = replay_run.run(workdir)
   page = (workdir / "replay.html").read_text()
@@ -148,6 +151,7 @@ def test_report_has_every_estimator_and_no_link_out(workdir):
   assert "data:image/png" in page and "http" not in page.replace("http-equiv", "")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_replayed(workdir):
   refused = {
       (9, None): "--iteration=9: the run keeps rollouts of iterations 1 to 4",

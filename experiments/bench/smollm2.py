@@ -74,22 +74,20 @@ def ours(args, new: int, cache: Path) -> dict:
              "config.rollout.window": 8, "config.checkpoint.every": 100}
     command = [sys.executable, "experiments/main.py", "--config=configs/smollm2_135m.py",
                *(f"--{name}={value}" for name, value in flags.items()), *args.set]
-    begin, before_clock = time.perf_counter(), None
+    begin, start = time.perf_counter(), None
     with open(Path(folder) / "log", "w+") as log:
       process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log,
                                  env={**os.environ, "JAXRL_LLM_CACHE": str(cache)})
       while process.poll() is None:
         time.sleep(0.2)
-        if before_clock is None and (text := _text(run / "metrics.jsonl")).endswith("}\n"):
-          first = json.loads(text.splitlines()[0])
-          before_clock = time.perf_counter() - begin - first["time/elapsed"]
+        if start is None and _text(run / "metrics.jsonl").count("}\n") >= 2:
+          start = time.perf_counter() - begin  # updates have ended where their line is written
       if process.returncode:
         log.seek(0)
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n"
                            f"{log.read()[-3000:]}")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
   steady = [line for line in lines if line["iteration"] >= STEADY]
-  start = before_clock + lines[1]["time/elapsed"]  # the line itself is written an iteration later
   tokens = float(np.mean([line["rollout/tokens"] for line in steady]))
   training = sum(line["time/iteration"] * (1 - sum(line[f"time/share/{part}"] for part in (
       "evaluation", "checkpoint", "report"))) for line in steady)

@@ -51,8 +51,8 @@ def prompts(index: int) -> PromptBatch:
 
 
 def products(params, steps: int):
-  """Returns what multiplies each matrix of the network with a vector a row, `steps` times: a
-  function of (params, x [rows, width]). Results enter the next product by a sum, nothing else.
+  """Returns a function of (params, x [rows, width]) that multiplies x with each matrix of the
+  network, `steps` times. Each product depends on the one before, so that none can be left out.
   """
   def step(params, x):
     for block in params["blocks"].values():
@@ -68,11 +68,13 @@ def products(params, steps: int):
 
 
 def choices(steps: int):
-  """Returns what chooses a token a row from logits, `steps` times: a function of (logits, keys)."""
+  """Returns a function of (logits [1, vocabulary], keys [rows]) that chooses a token for each row,
+  `steps` times.
+  """
   def step(index, total, logits, keys):
     position = jnp.full(ROWS, index, jnp.int32)
-    # A product with one row in place of the head's, so that the choice alone costs anything.
-    token, log_prob = sample_token(jnp.ones((ROWS, 1)), logits[:1] + total, (keys, position),
+    # All rows have the same logits: a product with one row costs nothing, unlike the head's.
+    token, log_prob = sample_token(jnp.ones((ROWS, 1)), logits + total, (keys, position),
                                    Sampling.of(1.0), rules=frozenset())
     return 1e-9 * jnp.sum(log_prob + token)
 
@@ -88,7 +90,7 @@ def parts(model, params, new: int) -> dict:
   built = decoding.build(model, 1, (), False, None)
   read = built.decode_params(params)
   keys = row_keys(jax.random.key(0), jnp.arange(ROWS))
-  x, logits = jnp.ones((ROWS, WIDTH)), jax.random.normal(jax.random.key(1), (ROWS, VOCABULARY))
+  x, logits = jnp.ones((ROWS, WIDTH)), jax.random.normal(jax.random.key(1), (1, VOCABULARY))
   multiply, choose = products(read, new), choices(new)
 
   def rollout(index):
@@ -110,8 +112,8 @@ def measured(model, params, new: int, rounds: int) -> dict:
   for index in range(rounds + 1):
     peaks.append(measure.peak_flops("float32")[1])
     for name, function in functions.items():
-      taken, _ = measure.seconds(function, index)
-      seconds[name] += [taken] if index else []
+      duration, _ = measure.seconds(function, index)
+      seconds[name] += [duration] if index else []
   weights = 2 * (smollm2.BLOCKS + smollm2.HEAD)
   flops = {"rollout": smollm2.needed_flops(smollm2.PROMPTS * PROMPT, ROWS * new, new) / 4,
            "prefill": smollm2.needed_flops(smollm2.PROMPTS * PROMPT, 0, 0) / 4,

@@ -111,13 +111,13 @@ def booked(kind, clock, monkeypatch, waits: bool = False) -> tuple[float, dict, 
     if not waits:
       written._phases.wait(updates)
     with written.updating(SimpleNamespace(state=SimpleNamespace(step=updates)), number):
-      seen = list(iterations)
+      lines_before = list(iterations)
       clock.now += 4.0
       updates = queue.dispatch(5.0)  # dispatched; nobody waits
     metrics = records.DeviceMetrics([], {}, {})
     written.write(number, SimpleNamespace(batch=None), metrics, {"time/rollout": 4.0})
     line = written._phases.take(910.0)
-  return line["time/share/other"] * line["time/iteration"], line, seen
+  return line["time/share/other"] * line["time/iteration"], line, lines_before
 
 
 def test_the_wait_for_an_update_is_the_updates(clock, monkeypatch):

@@ -1,6 +1,7 @@
 """Eight CPU devices, and shapes and dtypes of the maths checked against its annotations."""
 
 import collections
+import gc
 import logging
 import os
 import signal
@@ -28,6 +29,8 @@ import pytest
 from jaxtyping import install_import_hook
 from suites import LONG
 
+# Each test leaves cycles, but few, and a worker's heap is large: a twentieth of a session's time.
+gc.set_threshold(100_000, 20, 50)
 programs.share()  # before the workers start, which inherit the folder's name
 HERE = Path(__file__).parent
 # Beginnings of the names of modules that register something when they are imported.

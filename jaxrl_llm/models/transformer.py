@@ -184,7 +184,7 @@ class Transformer(nnx.Module):
     for i, block in enumerate(self.blocks):
       graph, state = nnx.split(block)
       layer = None if layers is None else tuple(entry[i] for entry in layers)
-      run = _rematerialised(self.cfg, graph, constrain)
+      run = functools.partial(_block, self.cfg, graph, constrain)
       experts = None if replayed is None or isinstance(block.mlp, MLP) else replayed[len(routing)]
       x, ((k, v), used) = run(state, x, positions, visible[windows[i]], layer, index, experts)
       keys.append(k)
@@ -204,6 +204,12 @@ class Transformer(nnx.Module):
       return x, (None if cached is None else new, routing)
 
     return lax.scan(body, x, (state, layers, replayed))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _block(cfg: ModelConfig, graph, constrain, *arguments):
+  """Calls a block; those of equal graphs are traced and lowered once, not once a layer."""
+  return _rematerialised(cfg, graph, constrain)(*arguments)
 
 
 def _laid_out(x, constrain):
@@ -373,11 +379,7 @@ class Model:
 @functools.cache
 def _shapes(cfg: ModelConfig):
   """See `Model.shapes`, which a start asks for some twenty times."""
-
-  def parameters():
-    return Model(cfg).init(jax.random.key(0))
-
-  return jax.eval_shape(parameters)
+  return nnx.to_pure_dict(nnx.filter_state(_structure(cfg)[1], nnx.Param))
 
 
 @functools.cache

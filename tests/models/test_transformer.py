@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxrl_llm.config import ModelConfig
-from jaxrl_llm.models import Model, kv_cache
+from jaxrl_llm.models import Model, kv_cache, transformer
 
 CONFIG = ModelConfig(vocab_size=11, width=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8,
                      mlp_width=24)
@@ -24,6 +24,20 @@ def inputs(rows=3, length=10):
   ids = jax.random.randint(jax.random.key(1), (rows, length), 0, CONFIG.vocab_size)
   positions = jnp.broadcast_to(jnp.arange(length), ids.shape)
   return ids, positions, jnp.ones_like(ids)
+
+
+@pytest.mark.parametrize("jitted, calls", [(True, 1), (False, 5)])
+def test_equal_blocks_are_traced_once(monkeypatch, jitted, calls):
+  """Wrong: each layer by itself."""
+  traced = []
+  block = transformer.Block.__call__
+  monkeypatch.setattr(transformer.Block, "__call__",
+                      lambda *arguments: traced.append(1) or block(*arguments))
+  if not jitted:
+    monkeypatch.setattr(transformer, "_block", transformer._block.__wrapped__)
+  model = Model(dataclasses.replace(CONFIG, num_layers=5, width=12 if jitted else 20))
+  jax.eval_shape(model.hidden, model.shapes(), *inputs(2, 7))
+  assert len(traced) == calls
 
 
 @pytest.mark.parametrize("scan", [False, True])

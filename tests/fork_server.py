@@ -42,7 +42,6 @@ def prepare() -> None:
   assert threading.active_count() == 1, threading.enumerate()
   gc.collect()
   gc.freeze()  # the children copy fewer pages
-  gc.set_threshold(100_000, 20, 50)  # and collect as seldom as the tests (conftest.py)
 
 
 def serve(requests: socket.socket) -> dict:

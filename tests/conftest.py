@@ -35,7 +35,7 @@ programs.share()  # before the workers start, which inherit the folder's name
 HERE = Path(__file__).parent
 # Beginnings of the names of modules that register something when they are imported.
 PLUGINS = ("jaxrl_llm_plugin_", "experiments.papers", "experiments.smollm2.chains",
-           "experiments.smollm2.questions")
+           "experiments.smollm2.questions", "experiments.smollm2.lengths")
 _HOOK = install_import_hook(["jaxrl_llm.ops", "jaxrl_llm.objective"], "beartype.beartype")
 
 

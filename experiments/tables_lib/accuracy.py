@@ -99,11 +99,11 @@ def sampled_row(records: Sequence[dict]) -> tuple[str, ...]:
   when = f"{np.median(learnt):.0f}" if len(reached) == len(learnt) else (
       f"in {len(reached)} of {len(learnt)}")
   commits = dict.fromkeys(sweep_results.short_commit(record)[:7] for record in records)
-  return (str(len(records)), _span(curves.mean(1)), _span(final), _span(best),
-          _span(best - final), when, _span([entry["greedy"][-1] for entry in measured]),
-          _span([entry["ess"] for entry in measured]),
+  return (str(len(records)), span(curves.mean(1)), span(final), span(best),
+          span(best - final), when, span([entry["greedy"][-1] for entry in measured]),
+          span([entry["ess"] for entry in measured]),
           f"{100 * np.mean([entry['without_gradient'] for entry in measured]):.1f}",
-          _span([entry["entropy"] for entry in measured]), ", ".join(commits))
+          span([entry["entropy"] for entry in measured]), ", ".join(commits))
 
 
 def panel_curves(records: Sequence[dict]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -116,12 +116,13 @@ def panel_curves(records: Sequence[dict]) -> dict[str, tuple[np.ndarray, np.ndar
           for kind in ("sampled", "greedy")}
 
 
-def _span(values: Sequence[float] | np.ndarray) -> str:
-  """Returns "0.93 (0.90 to 0.95)": mean, lowest and highest; a single value without a range."""
+def span(values: Sequence[float] | np.ndarray, digits: int = 2) -> str:
+  """Returns "0.93 (0.90 to 0.95)": mean, lowest and highest, with so many digits after the point; a
+  single value without a range.
+  """
   values = np.asarray(values, float)
-  if len(values) == 1:
-    return f"{values[0]:.2f}"
-  return f"{values.mean():.2f} ({values.min():.2f} to {values.max():.2f})"
+  mean, low, high = (f"{value:.{digits}f}" for value in (values.mean(), values.min(), values.max()))
+  return mean if len(values) == 1 else f"{mean} ({low} to {high})"
 
 
 def measure(run: RunFolder) -> dict:

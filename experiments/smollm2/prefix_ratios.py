@@ -27,13 +27,15 @@ from experiments.tables_lib.page_parts import narrow_tables
 from jaxrl_llm import config as config_lib
 from jaxrl_llm import presets
 from jaxrl_llm.objective import estimators
-from jaxrl_llm.reporting.tables import markdown_table
+from jaxrl_llm.reporting.tables import MISSING, markdown_table
 from jaxrl_llm.store import checkpoints
 from jaxrl_llm.types import Sampling
 
 PRESETS = ("grpo", "dapo", "gspo", "ctpo", "minpro")
 POSITIONS = (1, 2, 4, 8, 16, 32, 48)
 AGES = (1, 2, 4, 8, 16, 32)
+FEWEST = 20  # rows that a position has more of
+RESAMPLES = 1000
 
 
 def log_ratios(workdir: Path, batches: int) -> tuple[dict[int, np.ndarray], np.ndarray]:
@@ -57,26 +59,50 @@ def aligned(x: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   return np.take_along_axis(x, order, 1), np.take_along_axis(mask, order, 1)
 
 
+def slope(sums: np.ndarray) -> float | None:
+  """Returns the slope of log deviation over log t from t = 4 on; None where too few rows go so far,
+  or do not differ.
+
+  Args:
+    sums: L_t of each row at POSITIONS, [rows, POSITIONS]; NaN past its end.
+  """
+  points = [(t, np.nanstd(at, ddof=1)) for t, at in zip(POSITIONS, sums.T, strict=True)
+            if t >= 4 and np.sum(~np.isnan(at)) > FEWEST]
+  if len(points) < 2 or not all(deviation for _, deviation in points):
+    return None
+  return float(np.polyfit(*np.log(points).T, 1)[0])
+
+
+def slope_interval(sums: np.ndarray) -> list[float] | None:
+  """Returns the 95 % interval of `slope` by resampled rows; None where it has none."""
+  rng = np.random.default_rng(0)
+  slopes = [slope(sums[rng.integers(len(sums), size=len(sums))]) for _ in range(RESAMPLES)]
+  if None in slopes:
+    return None
+  return [float(x) for x in np.quantile(slopes, (0.025, 0.975))]
+
+
 def spread(log_ratio: np.ndarray, mask: np.ndarray) -> dict:
   """Returns, by position, mean and standard deviation over rows of L_t, and the slope of the
-  deviation's logarithm over that of t; own derivation: 1/2 for independent log-ratios.
+  deviation's logarithm over that of t with its interval; own derivation: 1/2 for independent
+  log-ratios.
   """
   x, live = aligned(log_ratio, mask)
-  sums, rows = np.cumsum(x, 1), {}
-  for t in POSITIONS:
-    at = sums[live[:, t - 1], t - 1]
-    smallest = np.minimum.accumulate(x[live[:, t - 1], :t], 1)[:, -1]
-    if len(at) > 20:
-      rows[t] = {"rows": len(at), "mean": float(at.mean()), "deviation": float(at.std(ddof=1)),
-                 "minimum": float(smallest.mean()),
-                 "token": float(x[live[:, t - 1], t - 1].std(ddof=1))}
-  t = np.array([t for t in rows if t >= 4], float)
-  deviations = np.array([rows[int(i)]["deviation"] for i in t])
-  slope = None
-  if len(t) > 1 and deviations.all():
-    slope = float(np.polyfit(np.log(t), np.log(deviations), 1)[0])
+  columns = np.array([t - 1 for t in POSITIONS if t <= x.shape[1]])
+  sums = np.full((len(x), len(POSITIONS)), np.nan)
+  sums[:, :len(columns)] = np.where(live, np.cumsum(x, 1), np.nan)[:, columns]
+  rows = {}
+  for t, at in zip(POSITIONS, sums.T, strict=True):
+    reaching = ~np.isnan(at)
+    if reaching.sum() > FEWEST:
+      tokens = x[reaching]
+      rows[t] = {"rows": int(reaching.sum()), "mean": float(at[reaching].mean()),
+                 "deviation": float(at[reaching].std(ddof=1)),
+                 "minimum": float(tokens[:, :t].min(1).mean()),
+                 "token": float(tokens[:, t - 1].std(ddof=1))}
   tokens = log_ratio[mask]
-  return {"positions": rows, "slope": slope, "absolute": float(np.abs(tokens).mean()),
+  return {"positions": rows, "slope": slope(sums), "slope_interval": slope_interval(sums),
+          "absolute": float(np.abs(tokens).mean()),
           "outside": float((np.abs(np.expm1(tokens)) > 0.2).mean())}
 
 
@@ -113,9 +139,11 @@ def text(results: dict) -> str:
   spreads, shares = [], []
   for age, of in results.items():
     at = [of["positions"].get(str(t)) for t in POSITIONS]
-    slope = "-" if of["slope"] is None else f"{of['slope']:.2f}"
-    spreads.append((age, f"{of['absolute']:.3f}", f"{of['outside']:.1%}", slope, *(
-        "-" if x is None else f"{x['mean']:+.2f} ± {x['deviation']:.2f}" for x in at)))
+    slope_text = MISSING if of["slope"] is None else f"{of['slope']:.2f}"
+    if of.get("slope_interval"):
+      slope_text += " ({:.2f} to {:.2f})".format(*of["slope_interval"])
+    spreads.append((age, f"{of['absolute']:.3f}", f"{of['outside']:.1%}", slope_text, *(
+        MISSING if x is None else f"{x['mean']:+.2f} ± {x['deviation']:.2f}" for x in at)))
     shares += [(age, preset, *(f"{dropped[str(t)]:.1%}" for t in POSITIONS))
                for preset, dropped in of["dropped"].items()]
   return "\n".join((

@@ -23,6 +23,9 @@ def planted(correlated: bool):
 def test_the_slope_tells_independent_ratios_from_a_drift(correlated, slope):
   of = prefix_ratios.spread(*planted(correlated))
   assert of["slope"] == pytest.approx(slope, abs=0.06)
+  low, high = of["slope_interval"]
+  assert low <= of["slope"] <= high and low <= slope + 1e-9 and high >= slope - 1e-9
+  assert (high - low < 1e-6) == correlated, "one value for a row has the slope 1 in every sample"
   assert of["positions"][16]["deviation"] == pytest.approx(0.1 * 16**slope, rel=0.15)
   assert of["absolute"] == pytest.approx(0.1 * np.sqrt(2 / np.pi), rel=0.1)
 

@@ -40,7 +40,7 @@ ALLOWED = {
 CLIENTS = {"commands": set(), "planning": set(), "report": set(),
            "families": {"planning", "tables_lib"},
            "tables_lib": {"commands", "report"}, "papers": {"report", "tables_lib"},
-           "smollm2": {"commands", "tables_lib"}, "tasks": set(), "writers": set()}
+           "smollm2": {"commands", "report", "tables_lib"}, "tasks": set(), "writers": set()}
 
 
 def modules(source: str):

@@ -38,8 +38,8 @@ SIZES = ("--config.plugins=experiments/smollm2/lengths/task.py",
          f"--config.rollout.max_new_tokens={LIMIT}", "--config.iterations=20",
          "--config.task.heldout_problems=48", "--config.evaluation.every=10",
          "--config.evaluation.samples=8", "--config.checkpoint.every=10")
-HEADER = ("reward", "n", "right at the start", "at the end", "greedy at the end",
-          "tokens at the start", "at the end", "at equal accuracy")
+HEADER = ("reward", "n", "right at the start", "right at the end", "greedy at the end",
+          "tokens at the start", "tokens at the end", "tokens at equal accuracy")
 
 
 def cell(reward: str, seed: int) -> Cell:

@@ -36,7 +36,7 @@ REWARDS = {
 SIZES = ("--config.plugins=experiments/smollm2/lengths/task.py",
          "--config.task.name=repeated_chains", "--config.task.steps=3",
          "--config.rollout.prompts=4", f"--config.rollout.max_new_tokens={LIMIT}",
-         "--config.iterations=20",
+         "--config.iterations=20", "--config.optimizer.learning_rate=1e-5",
          "--config.task.heldout_problems=48", "--config.evaluation.every=10",
          "--config.evaluation.samples=8", "--config.checkpoint.every=10")
 HEADER = ("reward", "n", "right at the start", "right at the end", "greedy at the end",

@@ -33,7 +33,8 @@ class Question:
 QUESTIONS = (
     Question("What does a ratio do to the gradient?", ("exact", "atlas")),
     Question("Which ratio holds on old rollouts?",
-             ("staleness", "staleness_long", "staleness_lengths", "arena", "in_flight")),
+             ("staleness", "staleness_long", "staleness_lengths", "arena", "smollm2/old_rollouts",
+              "in_flight")),
     Question("Which baseline?", ("baselines",)),
     Question("Does credit land on the token that decides?", ("credit", "distillation")),
     Question("Which weighting, where lengths differ?", ("aggregation",)),

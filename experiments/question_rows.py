@@ -11,6 +11,7 @@ from experiments.tables_lib import page_parts
 from experiments.tables_lib.page_parts import Place, split
 
 ARENA_METHODS = ("CISPO", "MinPRO", "CTPO", "GSPO", "no ratio")
+REAL_METHODS = ("no ratio", "GRPO", "CISPO", "MinPRO", "CTPO")
 SIDES = ("above", "below", "not distinguishable")  # words of a table's last column
 
 
@@ -134,6 +135,14 @@ ROWS = (
         tuple(Place("sweep.py, comparison", (name,), "mean over the run") for name in (
             "no ratio", "GRPO", "GSPO", "CISPO", "MinPRO", "CTPO", "full sequence")),
         "no paper varies the lengths alone", verdicts_of("staleness_lengths")),
+    Row("smollm2/old_rollouts", "and for a language model that people know?",
+        "`sweep.py`, 10 core-hours",
+        "mean sampled accuracy over the run at staleness 8, SmolLM2-135M-Instruct: "
+        + ", ".join(f"{{:.2f}} ({name})" for name in REAL_METHODS),
+        tuple(Place("sweep.py, comparison", (f"{name}, 1e-5",), "mean over the run")
+              for name in REAL_METHODS),
+        "MinPRO ahead of GRPO and of CISPO on old completions (2601.22718)",
+        verdicts_of("smollm2/old_rollouts")),
     Row("in_flight", "what do completions of several policies cost?", "`sweep.py --jobs=2`, 10 min",
         "mean sampled accuracy over the run minus that of staleness 1: {:+.3f} ({:+.3f} to "
         "{:+.3f})",

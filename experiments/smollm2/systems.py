@@ -3,9 +3,9 @@
   python experiments/smollm2/systems.py
 
 Read from what the other commands of this folder have measured. Methods were trained against each
-other on three seeds, which decide nothing (old_rollouts/), so that a verdict is on a paper's premise: *holds* or
-*fails* by the rule beside it below, or *not tried here*, and then the toy's page says what is
-known.
+other on three seeds, which decide nothing (old_rollouts/), so that a verdict is on a paper's
+premise: *holds* or *fails* by the rule beside it below, or *not tried here*, and then the toy's
+page says what is known.
 """
 
 import json

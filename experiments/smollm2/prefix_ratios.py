@@ -93,11 +93,11 @@ def spread(log_ratio: np.ndarray, mask: np.ndarray) -> dict:
   sums[:, :len(columns)] = np.where(live, np.cumsum(x, 1), np.nan)[:, columns]
   rows = {}
   for t, at in zip(POSITIONS, sums.T, strict=True):
-    reaching = ~np.isnan(at)
-    if reaching.sum() > FEWEST:
-      tokens = x[reaching]
-      rows[t] = {"rows": int(reaching.sum()), "mean": float(at[reaching].mean()),
-                 "deviation": float(at[reaching].std(ddof=1)),
+    live_rows = ~np.isnan(at)
+    if live_rows.sum() > FEWEST:
+      tokens = x[live_rows]
+      rows[t] = {"rows": int(live_rows.sum()), "mean": float(at[live_rows].mean()),
+                 "deviation": float(at[live_rows].std(ddof=1)),
                  "minimum": float(tokens[:, :t].min(1).mean()),
                  "token": float(tokens[:, t - 1].std(ddof=1))}
   tokens = log_ratio[mask]

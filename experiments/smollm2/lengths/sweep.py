@@ -56,9 +56,9 @@ def measure(run: RunFolder) -> dict:
   """
   measured = accuracy.measure_sampled(run)
   sampled_at, length = run.series("rollout/length")
-  recent = [length[(sampled_at > max(i - RECENT, 0)) & (sampled_at <= max(i, 1))].mean()
+  tokens = [length[(sampled_at > max(i - RECENT, 0)) & (sampled_at <= max(i, 1))].mean()
             for i in measured["iterations"]]
-  return measured | {"length": [round(float(tokens), 3) for tokens in recent]}
+  return measured | {"length": [round(float(mean), 3) for mean in tokens]}
 
 
 def tokens_at(measured: dict, level: float) -> float:
@@ -73,7 +73,7 @@ def tokens_at(measured: dict, level: float) -> float:
   return np.nan
 
 
-def level(runs: list[dict]) -> float:
+def common_level(runs: list[dict]) -> float:
   """Returns the highest sampled accuracy that all runs of a seed reach."""
   return min(max(run["sampled"]) for run in runs)
 
@@ -84,21 +84,21 @@ def render(results: dict[str, dict], folder: Path) -> None:
           for seed in SEEDS if all(cell(reward, seed).name in results for reward in REWARDS)}
   if not runs:
     return
-  levels = {seed: level(list(of_seed.values())) for seed, of_seed in runs.items()}
+  levels = {seed: common_level(list(of_seed.values())) for seed, of_seed in runs.items()}
   rows, panels = [], {"accuracy of the sampled": {}, "tokens / 100": {}}
   for reward in REWARDS:
-    one = [of_seed[reward] for of_seed in runs.values()]
-    equal = [tokens_at(of_seed[reward], levels[seed]) for seed, of_seed in runs.items()]
-    rows.append((reward, str(len(one)), *(
+    seeds = [of_seed[reward] for of_seed in runs.values()]
+    at_level = [tokens_at(of_seed[reward], levels[seed]) for seed, of_seed in runs.items()]
+    rows.append((reward, str(len(seeds)), *(
         accuracy.span(values, digits) for values, digits in (
-            ([run["sampled"][0] for run in one], 2), ([run["sampled"][-1] for run in one], 2),
-            ([run["greedy"][-1] for run in one], 2), ([run["length"][0] for run in one], 1),
-            ([run["length"][-1] for run in one], 1), (equal, 1)))))
-    times = np.array(one[0]["iterations"])
+            ([run["sampled"][0] for run in seeds], 2), ([run["sampled"][-1] for run in seeds], 2),
+            ([run["greedy"][-1] for run in seeds], 2), ([run["length"][0] for run in seeds], 1),
+            ([run["length"][-1] for run in seeds], 1), (at_level, 1)))))
+    times = np.array(seeds[0]["iterations"])
     panels["accuracy of the sampled"][reward] = (times, accuracy.padded(
-        [run["sampled"] for run in one]))
+        [run["sampled"] for run in seeds]))
     panels["tokens / 100"][reward] = (times, accuracy.padded(
-        [run["length"] for run in one]) / 100)
+        [run["length"] for run in seeds]) / 100)
   page_parts.replace_part(folder / "README.md", "sweep.py", page_parts.narrow_tables(HEADER, rows)
                           + sweeps.made_at(results))
   plots.plot_panels(panels, folder / "curves.png", "share, or tokens / 100")

@@ -10,10 +10,10 @@ from jaxrl_llm.tasks import make_task
 
 
 def problems(**keys):
-  assert task.RepeatedChains
-  asked = make_task(TaskConfig("repeated_chains", given=tuple(keys.items())), 0, 64,
-                    limits=RolloutConfig(max_prompt_tokens=400, max_new_tokens=400))
-  return asked, asked.batch(0)
+  source = make_task(TaskConfig("repeated_chains", given=tuple(keys.items())), 0, 64,
+                     limits=RolloutConfig(max_prompt_tokens=400, max_new_tokens=400))
+  assert isinstance(source, task.RepeatedChains)
+  return source, source.batch(0)
 
 
 def lines(problem):
@@ -34,9 +34,9 @@ def test_lines_are_said_again_as_they_are(slips):
 
 @pytest.mark.parametrize(("repeats", "again"), [(0.0, 0), (1.0, 3)])
 def test_a_repeated_line_neither_pays_nor_costs(repeats, again):
-  asked, batch = problems(steps=3, repeats=repeats)
+  source, batch = problems(steps=3, repeats=repeats)
   assert {lines(problem) for problem in batch} == {(3, again)}
-  assert all(asked.reward(problem, problem.demonstration).correct for problem in batch)
+  assert all(source.reward(problem, problem.demonstration).correct for problem in batch)
 
 
 RUN = {"sampled": [0.2, 0.4, 0.6], "length": [60.0, 50.0, 45.0]}
@@ -53,4 +53,4 @@ def test_tokens_at_an_accuracy(level, tokens):
 
 
 def test_the_level_is_what_all_runs_reach():
-  assert sweep.level([RUN, RUN | {"sampled": [0.2, 0.5, 0.3]}]) == 0.5
+  assert sweep.common_level([RUN, RUN | {"sampled": [0.2, 0.5, 0.3]}]) == 0.5

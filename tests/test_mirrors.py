@@ -53,6 +53,7 @@ COVERED = {
     "wiring": "runs/test_resolve.py",
     "experiments/commands/buckets/checkpoints.py": "runs/test_bucket_run.py",
     "experiments/commands/command_flags.py": "experiments/commands/test_command_line.py",
+    "experiments/planning/chains.py": "experiments/planning/test_hlo.py",
     "experiments/planning/model_flops.py": "experiments/planning/test_flops.py",
     "experiments/planning/sampler_programs.py": "experiments/planning/test_plan.py",
     "experiments/report": "reporting/test_reporting.py",

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 
-from experiments.planning import hlo
+from experiments.planning import chains, hlo
 
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute",
          "collective-broadcast", "ragged-all-to-all")
@@ -52,8 +52,8 @@ def visit_collectives(module: hlo.Module, visit: hlo.Visit, devices: int,
                       slices: int = 1) -> list[tuple[str, Moved]]:
   """Returns collectives of one visited instruction, as (kind, moved); mostly none.
 
-  An asynchronous pair counts at its end, where the output is. A fusion counts what is inside; one
-  that keeps a slice of an all-reduce is a reduce-scatter.
+  An asynchronous pair, or chain of fusions, counts at its end, where the output is. Another fusion
+  counts what is inside; one that keeps a slice of an all-reduce is a reduce-scatter.
 
   Args:
     slices: of the devices, which the text numbers one slice after the other.
@@ -98,7 +98,8 @@ def _fused(module: hlo.Module, fusion: hlo.Instruction, of: tuple[int, int]):
     base = instruction.opcode.removesuffix("-start")
     channel = _CHANNEL.search(instruction.attributes)
     identity = channel[1] if channel else instruction.name
-    if base not in KINDS or identity in counted_ids:
+    if (base not in KINDS or identity in counted_ids
+        or chains.is_counted_elsewhere(instruction, computation)):
       continue
     counted_ids.add(identity)
     size = instruction.size

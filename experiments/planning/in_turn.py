@@ -8,7 +8,7 @@ no turn.
 
 import dataclasses
 
-from experiments.planning import hlo, products
+from experiments.planning import chains, hlo, products
 from experiments.planning.targets import Chip
 from experiments.planning.traffic import Traffic
 
@@ -39,7 +39,7 @@ def visit_seconds(module: hlo.Module, visit: hlo.Visit, traffic: Traffic, chip: 
   Args:
     traffic: traffic of the visit.
   """
-  if _takes_no_turn(visit.instruction):
+  if _takes_no_turn(visit.instruction) or chains.is_end(module, visit.instruction):
     return InTurn()
   operations = products.count_operations(module, visit.instruction, visit.computation)
   return _larger(visit.times * operations, traffic.memory, chip)

@@ -7,7 +7,7 @@ returns, and an update of a slice writes the slice; inside a fusion too. Sizes a
 
 import dataclasses
 
-from experiments.planning import hlo
+from experiments.planning import chains, hlo
 
 _FREE = frozenset("""
     parameter constant tuple get-tuple-element bitcast while conditional call after-all partition-id
@@ -81,6 +81,8 @@ def _bytes_read_inside(module, computation: hlo.Computation, name: str, size: in
     return size
   read_bytes = 0
   for user, position in computation.users[name]:
+    if chains.reads_nothing(user, computation):
+      continue
     if user.opcode == "bitcast" or _only_bitcasts(module, user):
       read_bytes += _bytes_read_inside(module, computation, user.name, size)
     else:
@@ -128,6 +130,8 @@ def _bytes_written(module, computation: hlo.Computation, root: hlo.Instruction) 
     return _bytes_written(module, inner, inner.root)
   if root.opcode == "bitcast":
     return _bytes_written(module, computation, computation.by_name[root.operands[0]])
+  if chains.writes_nothing(root, computation):
+    return [0] * len(root.buffers)
   if root.opcode == _UPDATE:
     return [computation.by_name[root.operands[1]].size]
   return [buffer.size for buffer in root.buffers]

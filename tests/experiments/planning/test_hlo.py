@@ -83,6 +83,18 @@ def test_a_fused_slice_of_an_all_reduce_is_a_reduce_scatter():
   assert moved(FUSIONS) == [{"reduce-scatter": Moved(1, 400, 7 * 400)}]
 
 
+def test_a_collective_carried_through_fusions_is_one():
+  """Each fusion of its chain has it inside; a counter that looks at fusions alone sees several."""
+  text = (HERE / "chain.hlo").read_text()
+  part, full, product = 4 * 8 * 16, 4 * 8 * 64, 4 * 32 * 32
+  assert moved(text) == [{"all-gather": Moved(1, full, full * 3 / 4)}]
+  by_name = {name: by.memory for name, by in passed(text).items()}
+  assert (by_name["%begin"], by_name["%step"], by_name["%end"]) == (part, 2 * product, full)
+  wrong = text.replace("chain_id", "other_id")
+  assert moved(wrong)[0]["all-gather"].count == 3
+  assert passed(wrong)["%step"].memory > 2 * product + full
+
+
 @pytest.mark.parametrize("text, sizes", [
     ("f32[8,2]{1,0}", [64]),
     ("(bf16[3]{0:T(8,128)(2,1)S(1)}, s32[], /*index=2*/pred[5]{0})", [6, 4, 5]),

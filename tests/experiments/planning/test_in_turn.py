@@ -51,6 +51,12 @@ def test_traffic_hides_behind_the_products_of_its_own_instruction_alone():
   assert turns(TEXT).seconds - turns(fused).seconds == pytest.approx(3 * 6.0)
 
 
+def test_a_chain_of_fusions_takes_the_turns_of_what_it_computes_alone():
+  text = (HERE / "chain.hlo").read_text()
+  assert turns(text) == in_turn.InTurn(memory=2 * 4 * 32 * 32 / CHIP.bandwidth)
+  assert turns(text.replace("AsyncCollective", "Other")).seconds > turns(text).seconds
+
+
 def test_products_of_the_text_are_those_of_the_program():
   def f(x, weights):
     return lax.scan(lambda y, w: (jnp.tanh(y @ w), None), x, weights)[0]

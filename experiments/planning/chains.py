@@ -1,0 +1,45 @@
+"""Collectives that a TPU's compiler carries through a chain of fusions, which compute meanwhile.
+
+Each fusion of a chain has the collective inside, and its operand and its output among its own
+operands and outputs, as if it gathered everything again. It is one collective: it starts in a
+fusion around `AsyncCollectiveStart`, where its operand is read, and ends in one around
+`AsyncCollectiveDone`, where its output is there.
+"""
+
+from experiments.planning.hlo import Computation, Instruction, Module
+
+_IN_CHAIN = "chain_id="
+_START, _DONE = (f'custom_call_target="AsyncCollective{part}"' for part in ("Start", "Done"))
+
+
+def is_counted_elsewhere(collective: Instruction, computation: Computation) -> bool:
+  """Returns whether a collective inside a fusion is of a chain that does not end there."""
+  return _IN_CHAIN in collective.attributes and not _reader(collective, computation, _DONE)
+
+
+def is_end(module: Module, instruction: Instruction) -> bool:
+  """Returns whether an instruction only starts or ends a chain."""
+  root = module.computations[instruction.called[0]].root if instruction.opcode == "fusion" else None
+  return root is not None and (_START in root.attributes or _DONE in root.attributes)
+
+
+def reads_nothing(user: Instruction, computation: Computation) -> bool:
+  """Returns whether a user of a fusion's operand only hands it on to the chain's next fusion."""
+  if _IN_CHAIN in user.attributes:
+    return not _reader(user, computation, _START)
+  return _DONE in user.attributes or (user is computation.root and user.opcode == "tuple"
+                                      and _in_chain(computation))
+
+
+def writes_nothing(value: Instruction, computation: Computation) -> bool:
+  """Returns whether a fusion's output is only handed on, or is of a collective that goes on."""
+  return _START in value.attributes or _IN_CHAIN in value.attributes or (
+      value.opcode in ("parameter", "get-tuple-element") and _in_chain(computation))
+
+
+def _reader(collective: Instruction, computation: Computation, target: str) -> bool:
+  return any(target in user.attributes for user, _ in computation.users[collective.name])
+
+
+def _in_chain(computation: Computation) -> bool:
+  return any(_IN_CHAIN in instruction.attributes for instruction in computation.by_name.values())

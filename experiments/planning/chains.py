@@ -14,7 +14,7 @@ _START, _DONE = (f'custom_call_target="AsyncCollective{part}"' for part in ("Sta
 
 def is_counted_elsewhere(collective: Instruction, computation: Computation) -> bool:
   """Returns whether a collective inside a fusion is of a chain that does not end there."""
-  return _IN_CHAIN in collective.attributes and not _reader(collective, computation, _DONE)
+  return _IN_CHAIN in collective.attributes and not _is_read_by(collective, computation, _DONE)
 
 
 def is_end(module: Module, instruction: Instruction) -> bool:
@@ -26,7 +26,7 @@ def is_end(module: Module, instruction: Instruction) -> bool:
 def reads_nothing(user: Instruction, computation: Computation) -> bool:
   """Returns whether a user of a fusion's operand only hands it on to the chain's next fusion."""
   if _IN_CHAIN in user.attributes:
-    return not _reader(user, computation, _START)
+    return not _is_read_by(user, computation, _START)
   return _DONE in user.attributes or (user is computation.root and user.opcode == "tuple"
                                       and _in_chain(computation))
 
@@ -37,7 +37,7 @@ def writes_nothing(value: Instruction, computation: Computation) -> bool:
       value.opcode in ("parameter", "get-tuple-element") and _in_chain(computation))
 
 
-def _reader(collective: Instruction, computation: Computation, target: str) -> bool:
+def _is_read_by(collective: Instruction, computation: Computation, target: str) -> bool:
   return any(target in user.attributes for user, _ in computation.users[collective.name])
 
 

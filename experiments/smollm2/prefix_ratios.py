@@ -121,7 +121,8 @@ def dropped(preset: str, log_ratio: np.ndarray, mask: np.ndarray) -> dict[int, f
 
     gradient = np.asarray(jax.grad(total)(jnp.asarray(log_ratio, jnp.float32)))
     zero, live = aligned(gradient == 0, mask)
-    shares.append([zero[live[:, t - 1], t - 1].mean() for t in POSITIONS])
+    shares.append([zero[live[:, t - 1], t - 1].mean() if live[:, t - 1].any() else np.nan
+                   for t in POSITIONS])
   return {t: float(x) for t, x in zip(POSITIONS, np.mean(shares, 0), strict=True)}
 
 

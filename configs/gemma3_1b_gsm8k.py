@@ -8,15 +8,12 @@ Planned for v5e:2x2, 4 devices of 16 GB (experiments/plan.py; compiled, not run)
   prefill    6.77 GB each; 8 x 0.0056 s, compute binds, MFU 98.6 %
   admit      8.05 GB each; 8 x 0.0117 s, memory binds, MFU 0 %
   decode     7.56 GB each; 20 x 0.258 s, memory binds, MFU 16.6 %
-  score      7.75 GB each; 1 x 61.2 s, memory binds, MFU 1.97 %
-  step       9.48 GB each; 4 x 16.9 s, memory binds, MFU 5.37 %
+  score      7.75 GB each; 1 x 1.56 s, compute binds, MFU 77.3 %
+  step       9.49 GB each; 4 x 1.94 s, compute binds, MFU 46.6 %
 
 Planned for v6e:2x2, 4 devices of 32 GB (experiments/plan.py; compiled, not run):
   decode     7.56 GB each; 20 x 0.129 s, memory binds, MFU 7.13 %
-  step       8.11 GB each; 4 x 0.669 s, memory binds, MFU 29.1 %
-
-As compiled for a v5e, each chunk of logits gathers the head, 0.6 GB, again: 14.1 TB in a score pass
-and 3.7 TB in a step, of which v6e:2x2 gathers 0.08 TB. So the machine for it is a v6e.
+  step       8.08 GB each; 4 x 0.669 s, memory binds, MFU 29.1 %
 
 Published: nothing; the recipe is ours. Any preset runs on it.
 Not run here.

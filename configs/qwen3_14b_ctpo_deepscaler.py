@@ -9,9 +9,9 @@ turn, without code. So this file cannot be expected to reach the published numbe
 the 8,000 tokens that the published one shares with tool output.
 
 Planned for v5p:2x4x4, 32 devices of 95 GB (experiments/plan.py; compiled, not run):
-  prefill    57.4 GB each; 16 x 0.0694 s, compute binds, MFU 86.3 %
-  admit      59.6 GB each; 16 x 0.00963 s, memory binds, MFU 0 %
-  decode     62.5 GB each; 504 x 1.95 s, memory binds, MFU 8.08 %
+  prefill    81.6 GB each; 16 x 0.066 s, compute binds, MFU 90.7 %
+  admit      83.7 GB each; 16 x 0.0137 s, memory binds, MFU 0 %
+  decode       87 GB each; 252 x 2.6 s, memory binds, MFU 12.1 %
   score      38.5 GB each; 1 x 111 s, compute binds, MFU 71.6 %
   step       59.2 GB each; 16 x 20.6 s, compute binds, MFU 72.2 %
 
@@ -55,7 +55,7 @@ def get_config(preset: str = PRESET):
   # ours; there 16,000, which here would pad every row to 24,000 tokens
   config.rollout.max_prompt_tokens = 1024
   # ours; windows of whole tiles of 128 columns
-  config.rollout.update(slots=512, chunk=128, window=2048)
+  config.rollout.update(slots=1024, chunk=128, window=2048)
   # 32 prompts per step; packing ours
   config.updates.update(optimizer_batches=16, token_budget=9216)
   config.optimizer.update(learning_rate=1e-6, warmup_steps=0, b1=0.9, b2=0.999, weight_decay=0.01,

@@ -9,9 +9,9 @@ r"""Balanced aggregation on Qwen3-1.7B with DAPO-Math-17k.
 The three commands are the columns of the published table.
 
 Planned for v5p:2x2x1, 4 devices of 95 GB (experiments/plan.py; compiled, not run):
-  prefill      43 GB each; 32 x 0.00847 s, compute binds, MFU 77.3 %
-  admit      42.7 GB each; 32 x 0.00582 s, memory binds, MFU 0 %
-  decode     43.8 GB each; 1024 x 1.08 s, memory binds, MFU 4.57 %
+  prefill    76.4 GB each; 32 x 0.00831 s, compute binds, MFU 78.9 %
+  admit      76.6 GB each; 32 x 0.0113 s, memory binds, MFU 0 %
+  decode     77.9 GB each; 512 x 2.01 s, memory binds, MFU 4.93 %
   score      10.9 GB each; 1 x 50.2 s, compute binds, MFU 90.6 %
   step       23.4 GB each; 16 x 11.3 s, compute binds, MFU 75.3 %
 
@@ -42,7 +42,7 @@ def get_config(preset: str = PRESET):
   config.rollout.update(prompts=128, group_size=16, temperature=1.0)  # ours
   config.rollout.update(max_prompt_tokens=1024, max_new_tokens=8192)  # ours
   # ours; windows of whole tiles of 128 columns
-  config.rollout.update(slots=128, chunk=128, window=2048)
+  config.rollout.update(slots=256, chunk=128, window=2048)
   config.updates.update(optimizer_batches=16, token_budget=9216)  # ours
   # ours
   config.optimizer.update(learning_rate=1e-6, b1=0.9, b2=0.999, weight_decay=0.01,

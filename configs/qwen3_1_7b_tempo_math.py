@@ -4,9 +4,9 @@
   python experiments/main.py --config=configs/qwen3_1_7b_tempo_math.py:grpo --workdir=runs/grpo
 
 Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
-  prefill    40.7 GB each; 42 x 0.0183 s, compute binds, MFU 71.7 %
-  admit      40.2 GB each; 42 x 0.00691 s, memory binds, MFU 0 %
-  decode     41.5 GB each; 896 x 1.08 s, memory binds, MFU 4.57 %
+  prefill    74.4 GB each; 28 x 0.028 s, compute binds, MFU 70.2 %
+  admit      74.3 GB each; 28 x 0.0136 s, memory binds, MFU 0 %
+  decode       76 GB each; 448 x 2.01 s, memory binds, MFU 4.93 %
   score      7.94 GB each; 1 x 48.2 s, compute binds, MFU 82.7 %
   step       19.3 GB each; 8 x 21.6 s, compute binds, MFU 69 %
 
@@ -43,7 +43,7 @@ def get_config(preset: str = PRESET):
   config.rollout.update(prompts=512, group_size=7, max_prompt_tokens=1024, max_new_tokens=8192)
   config.rollout.temperature = 1.0  # ours
   # ours; windows of whole tiles of 128 columns
-  config.rollout.update(slots=256, chunk=128, window=2048)
+  config.rollout.update(slots=512, chunk=128, window=2048)
   # 64 prompts per step; packing ours (there micro-batches of 8 rows)
   config.updates.update(optimizer_batches=8, token_budget=9216)
   config.optimizer.learning_rate = 1e-6

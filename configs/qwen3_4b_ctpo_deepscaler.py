@@ -9,9 +9,9 @@ turn, without code. So this file cannot be expected to reach the published numbe
 the 8,000 tokens that the published one shares with tool output.
 
 Planned for v5p:2x2x2, 8 devices of 95 GB (experiments/plan.py; compiled, not run):
-  prefill    57.7 GB each; 64 x 0.0222 s, compute binds, MFU 76.1 %
-  admit      57.9 GB each; 64 x 0.00792 s, memory binds, MFU 0 %
-  decode     60.1 GB each; 1008 x 1.55 s, memory binds, MFU 7.7 %
+  prefill    79.8 GB each; 33 x 0.0419 s, compute binds, MFU 80.6 %
+  admit      79.8 GB each; 33 x 0.0124 s, memory binds, MFU 0 %
+  decode     82.2 GB each; 693 x 2.13 s, memory binds, MFU 8.39 %
   score      16.8 GB each; 1 x 126 s, compute binds, MFU 84.8 %
   step       38.1 GB each; 16 x 27.4 s, compute binds, MFU 73.2 %
 
@@ -56,7 +56,7 @@ def get_config(preset: str = PRESET):
   # ours; there 16,000, which here would pad every row to 24,000 tokens
   config.rollout.max_prompt_tokens = 1024
   # ours; windows of whole tiles of 128 columns
-  config.rollout.update(slots=256, chunk=128, window=2048)
+  config.rollout.update(slots=384, chunk=128, window=2048)
   # 32 prompts per step; packing ours
   config.updates.update(optimizer_batches=16, token_budget=9216)
   config.optimizer.update(learning_rate=1e-6, warmup_steps=0, b1=0.9, b2=0.999, weight_decay=0.01,

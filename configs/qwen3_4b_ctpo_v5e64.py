@@ -8,15 +8,15 @@ runs. How it is divided is for chips that cannot hold weights and cache alone: f
 of a row, so that each has a quarter of the sampler's copy and of the cache. Rows are packed.
 
 Planned for v5e:8x8, 64 devices of 16 GB (experiments/plan.py; compiled, not run):
-  prefill    8.26 GB each; 32 x 0.0102 s, compute binds, MFU 96.2 %
-  admit      8.62 GB each; 32 x 0.00283 s, interconnect binds, MFU 0 %
-  decode     8.98 GB each; 1008 x 0.804 s, memory binds, MFU 4.31 %
-  score      4.72 GB each; 1 x 50.4 s, compute binds, MFU 61.8 %
-  step         14 GB each; 16 x 11.5 s, compute binds, MFU 50.9 %
+  prefill    13.7 GB each; 32 x 0.0102 s, compute binds, MFU 96.2 %
+  admit      14.1 GB each; 32 x 0.00427 s, memory binds, MFU 0 %
+  decode     14.7 GB each; 504 x 1.29 s, memory binds, MFU 5.36 %
+  score      4.72 GB each; 1 x 47.9 s, compute binds, MFU 64.9 %
+  step         14 GB each; 16 x 11.3 s, compute binds, MFU 51.6 %
 
-The seconds are those of completions at their limit: 1,045 s an iteration, 3.7 days for all 305. At
-a mean length of .4 it is 381 s (experiments/plans), 1.4 days, most of it decoding. With 256 slots
-each four chips decode 16 completions at a time; more fit, and were not planned.
+The seconds are those of completions at their limit: 881 s an iteration, 3.1 days for all 305. At a
+mean length of .4 it is 316 s (experiments/plans), 1.1 days, most of it decoding, 32 completions on
+each four chips at a time.
 
 Published: 51.4 (GSPO 47.7).
 avg@32 with tools, mean of AIME25, AIME26, BRUMO25 and HMMT25. arXiv 2605.07331, second-hand. The
@@ -49,8 +49,8 @@ def get_config(preset: str = PRESET):
   config.rollout.update(prompts=512, group_size=8, max_new_tokens=8000, temperature=1.0)
   # ours; there 16,000, which here would pad every row to 24,000 tokens
   config.rollout.max_prompt_tokens = 1024
-  # ours; windows of whole tiles of 128 columns; 16 rows on each four chips
-  config.rollout.update(slots=256, chunk=128, window=2048)
+  # ours; windows of whole tiles of 128 columns; 32 rows on each four chips
+  config.rollout.update(slots=512, chunk=128, window=2048)
   # 32 prompts per step; packing ours
   config.updates.update(optimizer_batches=16, token_budget=9216)
   config.optimizer.update(learning_rate=1e-6, warmup_steps=0, b1=0.9, b2=0.999, weight_decay=0.01,

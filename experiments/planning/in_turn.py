@@ -2,8 +2,8 @@
 
 Each instruction takes the longer of two times: its products at the chip's peak, and its traffic at
 the memory's. Traffic therefore overlaps only with the products of the same instruction.
-Asynchronous transfers (`copy-start`, `all-gather-start`) overlap with other instructions and take
-no turn.
+Asynchronous transfers (`copy-start`, `all-gather-start`, the ends of chains.py) overlap with other
+instructions and take no turn.
 """
 
 import dataclasses
@@ -39,9 +39,11 @@ def visit_seconds(module: hlo.Module, visit: hlo.Visit, traffic: Traffic, chip: 
   Args:
     traffic: traffic of the visit.
   """
-  if _takes_no_turn(visit.instruction) or chains.is_end(module, visit.instruction):
+  if _takes_no_turn(visit.instruction):
     return InTurn()
   operations = products.count_operations(module, visit.instruction, visit.computation)
+  if not operations and chains.is_end(module, visit.instruction):
+    return InTurn()
   return _larger(visit.times * operations, traffic.memory, chip)
 
 

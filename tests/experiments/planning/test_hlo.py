@@ -90,6 +90,10 @@ def test_a_collective_carried_through_fusions_is_one():
   assert moved(text) == [{"all-gather": Moved(1, full, full * 3 / 4)}]
   by_name = {name: by.memory for name, by in passed(text).items()}
   assert (by_name["%begin"], by_name["%step"], by_name["%end"]) == (part, 2 * product, full)
+  renamed = text.replace("custom-call(%e0, %e1, %e.gather, %e2)",
+                         "custom-call(%e0, %e1, %e.same, %e2)").replace(
+      "  ROOT %e.root", "  %e.same = f32[8,64]{1,0} bitcast(%e.gather)\n  ROOT %e.root")
+  assert renamed != text and moved(renamed) == moved(text)
   wrong = text.replace("chain_id", "other_id")
   assert moved(wrong)[0]["all-gather"].count == 3
   assert passed(wrong)["%step"].memory > 2 * product + full

@@ -37,11 +37,11 @@ QUESTIONS = (
               "in_flight")),
     Question("Which baseline?", ("baselines",)),
     Question("Does credit land on the token that decides?", ("credit", "distillation")),
-    Question("Which weighting, where lengths differ?", ("aggregation",)),
+    Question("Which weighting or reward, where lengths differ?",
+             ("aggregation", "smollm2/lengths")),
     Question("Do the sampler's numerics matter?", ("mismatch",)),
     Question("And with a tool?", ("tools",)),
-    Question("Earlier tables, on a task where RL decides one token", ("position", "scale",
-                                                                      "length")),
+    Question("Earlier tables, on a task where RL decides one token", ("position", "scale")),
 )
 ROWS = {row.name: row for row in (*question_rows.ROWS, *paper_rows.ROWS)}
 

@@ -11,6 +11,7 @@ from experiments.tables_lib import page_parts
 from experiments.tables_lib.page_parts import Place, split
 
 ARENA_METHODS = ("CISPO", "MinPRO", "CTPO", "GSPO", "no ratio")
+SHORT_REWARDS = ("correct or not", "linear penalty", "GRPO-lambda")
 REAL_METHODS = ("no ratio", "GRPO", "CISPO", "MinPRO", "CTPO")
 SIDES = ("above", "below", "not distinguishable")  # words of a table's last column
 
@@ -195,14 +196,6 @@ ROWS = (
            for name in ("teacher, advantage", "teacher, loss term"))),
         "better than RL at a tenth of its cost (Qwen3, 2505.09388, second-hand)",
         distillation_verdict),
-    Row("length", "what do rewards for short answers cost?", "`sweep.py --jobs=2`, 1 h",
-        "of 5 seeds, {:.0f} learn to work 3 terms out with the plain reward, {:.0f} with a linear "
-        "penalty, {:.0f} with GRPO-lambda on all groups, {:.0f} on the best fifth",
-        tuple(Place("sweep.py", ("3 terms", name), "seeds that work it out")
-              for name in ("correct or not", "linear penalty", "GRPO-lambda, all groups",
-                           "GRPO-lambda")),
-        "half as long and as accurate (GRPO-lambda, 2505.18086, abstract)",
-        "accuracy not decided; length cannot be seen at this scale, on a one-decision task"),
     Row("aggregation", "which weighting, where longer completions go wrong more often?",
         "`sweep.py --jobs=2`, 17 core-minutes",
         "mean sampled accuracy over the run: {:.2f} (`token`), {:.2f} (`sequence`), {:.2f} "
@@ -212,6 +205,14 @@ ROWS = (
             for name in ("token", "sequence", "fixed", "balanced")),
         "balanced best in 3 of 4 settings by accuracy (2605.04077, second-hand)",
         verdicts_of("aggregation")),
+    Row("smollm2/lengths", "and do rewards for short answers shorten those of a language model?",
+        "`sweep.py`, 2 core-hours",
+        "tokens at the end, SmolLM2-135M-Instruct: {:.0f} (correct or not), {:.0f} (linear "
+        "penalty), {:.0f} (GRPO-lambda); of the sampled answers {:.2f}, {:.2f}, {:.2f} are right",
+        tuple(Place("sweep.py", (reward,), column)
+              for column in ("tokens at the end", "right at the end") for reward in SHORT_REWARDS),
+        "half as long and as accurate (GRPO-lambda, 2505.18086, abstract)",
+        "shorter on both of 2 seeds with either; accuracy not decided"),
     Row("mismatch", "does the sampler's number format matter?", "`run.py`, 2 min; training: "
         "`sweep.py --jobs=2`, 1 core-hour",
         "{:.2%} of tokens outside [0.9, 1.1] in bfloat16, temperature 2; mean sampled accuracy of "

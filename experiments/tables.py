@@ -151,21 +151,6 @@ TABLES = {
               "--out={out}/comparison"),
         fast=SMALLEST,
     ),
-    "length": Table(
-        "experiments/length",
-        claims=(
-            Claim("length of the answers under GRPO-lambda, change in %",
-                  "arXiv 2505.18086, abstract", -47.3),
-            Claim("the same under a length penalty in all groups, before it collapses",
-                  "arXiv 2505.18086, second-hand", -55.28),
-        ),
-        live=(CHAIN % ("plain", "shaping.name=none"),
-              CHAIN % ("grpo_lambda", "shaping.name=grpo_lambda"),
-              "experiments/compare.py {out}/plain {out}/grpo_lambda --by=shaping.name "
-              "--out={out}/comparison"),
-        fast=SMALLEST,
-        runs=Runs({"plain": "5_terms_correct_or_not", "grpo_lambda": "5_terms_grpo-lambda"}),
-    ),
     "aggregation": Table(
         "experiments/aggregation",
         claims=(

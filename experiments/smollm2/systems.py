@@ -13,6 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from experiments.tables_lib import sweep_results
 from experiments.tables_lib.page_parts import replace_part
 
 HERE = Path(__file__).parent
@@ -20,6 +23,7 @@ NAME = "experiments/smollm2/systems.py"
 ALIKE = 0.02  # difference of shares of weight below which two aggregations are alike
 HIGH, ORTHOGONAL, DEEP = 0.9, 0.1, 32  # rank correlation, distance from 1, position in a row
 HALF, NEAR = 0.5, 0.1  # slope of independent log-ratios, distance from it
+SHORTER, COST = 0.1, 0.1  # share of a completion's tokens, and accuracy that saving it may cost
 
 
 class Finding(NamedTuple):
@@ -111,6 +115,23 @@ def count(seeds: list[dict]) -> Finding:
                                                                          strict=True)))
 
 
+def shorter(runs: dict[str, dict]) -> Finding:
+  """Holds where on each seed GRPO-lambda ends with SHORTER fewer tokens than the plain reward and
+  with no more than COST less of the sampled answers right.
+  """
+  seeds = [seed for seed in range(len(runs)) if {f"correct-or-not_seed{seed}",
+                                                 f"GRPO-lambda_seed{seed}"} <= runs.keys()]
+
+  def ends(reward, kind):
+    return np.array([runs[f"{reward}_seed{seed}"]["measured"][kind][-1] for seed in seeds])
+
+  saved = 1 - ends("GRPO-lambda", "length") / ends("correct-or-not", "length")
+  gained = ends("GRPO-lambda", "sampled") - ends("correct-or-not", "sampled")
+  return Finding(f"{min(saved):.0%} to {max(saved):.0%} fewer tokens than with the plain reward, "
+                 f"sampled accuracy {min(gained):+.2f} to {max(gained):+.2f}",
+                 bool(all(saved >= SHORTER) and all(gained >= -COST)))
+
+
 SYSTEMS = (
     System("CTPO, 2605.07331", "arena", "log-ratios add up as independent ones do",
            ("prefix_ratios", law)),
@@ -123,7 +144,9 @@ SYSTEMS = (
            "right and wrong answers weigh unequally", ("groups", lengths)),
     System("TEMPO, 2509.18314", "credit", "completions of a group share prefixes",
            ("groups", tree)),
-    System("GRPO-lambda, 2505.18086", "length"), System("tool-integrated reasoning", "tools"),
+    System("GRPO-lambda, 2505.18086", "smollm2/lengths",
+           "short right answers can be rewarded at little cost", ("lengths", shorter)),
+    System("tool-integrated reasoning", "tools"),
     System("PIPO, 2604.00860", "papers/pipo"), System("ARCA, 2606.00257", "papers/arca"),
     System("OCC, 2605.28184", "papers/occ"),
     System("soft tokens, 2509.19170", "papers/soft_tokens"),
@@ -138,9 +161,11 @@ SYSTEMS = (
 
 
 def stored(name: str) -> dict | list[dict]:
-  """Returns what <name>.json holds, or each seed of the folder <name>."""
+  """Returns what <name>.json holds, the runs of the folder <name> by name, or each seed of it."""
   if (HERE / f"{name}.json").is_file():
     return json.loads((HERE / f"{name}.json").read_text())
+  if (HERE / name / "results.jsonl").is_file():
+    return sweep_results.read(HERE / name)
   return [json.loads(file.read_text()) for file in sorted((HERE / name).glob("results/*.json"))]
 
 

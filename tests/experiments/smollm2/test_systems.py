@@ -29,6 +29,8 @@ def turned(rule: str, of):
     of["weights"]["8"]["token"] = of["weights"]["8"]["sequence"] - 2 * systems.ALIKE
   elif rule == "tree":
     of["shared"]["8"]["all"] = 0.1
+  elif rule == "shorter":
+    of["GRPO-lambda_seed0"]["measured"]["length"][-1] = 1000.0
   elif rule == "count":
     of[0]["layers"][-1]["rounded"] = of[0]["modes"]["as loaded"]["restricted"]
   return of
@@ -40,7 +42,7 @@ def test_another_measurement_turns_the_verdict(system):
   file, rule = system.measured
   measured = systems.stored(file)
   first, second = rule(measured), rule(turned(rule.__name__, measured))
-  if rule.__name__ in ("energy", "tail", "tree", "count"):
+  if rule.__name__ in ("energy", "tail", "tree", "count", "shorter"):
     assert not second.holds
   else:
     assert first.holds != second.holds

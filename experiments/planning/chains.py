@@ -34,7 +34,7 @@ def reads_nothing(user: Instruction, computation: Computation) -> bool:
 
 
 def writes_nothing(value: Instruction, computation: Computation) -> bool:
-  """Returns whether a fusion's output is only handed on, or is of a collective that goes on."""
+  """Returns whether a fusion's output is only handed on, or is of a collective that ends later."""
   return _START in value.attributes or _IN_CHAIN in value.attributes or (
       value.opcode == "parameter" and _in_chain(computation))
 

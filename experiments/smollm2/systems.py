@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.smollm2.lengths import sweep
 from experiments.tables_lib import sweep_results
 from experiments.tables_lib.page_parts import replace_part
 
@@ -116,17 +117,15 @@ def count(seeds: list[dict]) -> Finding:
 
 
 def shorter(runs: dict[str, dict]) -> Finding:
-  """Holds where on each seed GRPO-lambda ends with SHORTER fewer tokens than the plain reward and
-  with no more than COST less of the sampled answers right.
+  """Holds where on each seed GRPO-lambda's completions end shorter than the plain reward's by a
+  share of SHORTER or more, and its sampled accuracy lower by COST at most.
   """
-  seeds = [seed for seed in range(len(runs)) if {f"correct-or-not_seed{seed}",
-                                                 f"GRPO-lambda_seed{seed}"} <= runs.keys()]
-
   def ends(reward, kind):
-    return np.array([runs[f"{reward}_seed{seed}"]["measured"][kind][-1] for seed in seeds])
+    return np.array([runs[sweep.cell(reward, seed).name]["measured"][kind][-1]
+                     for seed in sweep.SEEDS])
 
-  saved = 1 - ends("GRPO-lambda", "length") / ends("correct-or-not", "length")
-  gained = ends("GRPO-lambda", "sampled") - ends("correct-or-not", "sampled")
+  saved = 1 - ends("GRPO-lambda", "length") / ends("correct or not", "length")
+  gained = ends("GRPO-lambda", "sampled") - ends("correct or not", "sampled")
   return Finding(f"{min(saved):.0%} to {max(saved):.0%} fewer tokens than with the plain reward, "
                  f"sampled accuracy {min(gained):+.2f} to {max(gained):+.2f}",
                  bool(all(saved >= SHORTER) and all(gained >= -COST)))

@@ -55,6 +55,9 @@ def test_a_chain_of_fusions_takes_the_turns_of_what_it_computes_alone():
   text = (HERE / "chain.hlo").read_text()
   assert turns(text) == in_turn.InTurn(memory=2 * 4 * 32 * 32 / CHIP.bandwidth)
   assert turns(text.replace("AsyncCollective", "Other")).seconds > turns(text).seconds
+  product = "%s.product = f32[8,8]{1,0} convolution(%s0, %s0), dim_labels=bf_oi->bf"
+  beside = text.replace("  %s.gather", f"  {product}\n  %s.gather", 1)
+  assert turns(beside).seconds > turns(text).seconds, "products beside a start take their turn"
 
 
 def test_products_of_the_text_are_those_of_the_program():
